@@ -50,6 +50,7 @@ class OtherOperators:
     def __init__(self, objects: ObjectClient, namespace: str) -> None:
         self._objects = objects
         self._namespace = namespace
+        self._has_read = False
 
     async def find(self, driver: DriverResource) -> str:
         """Which other one there is, and the remedy; empty if there is none; raises KubeError."""
@@ -74,9 +75,13 @@ class OtherOperators:
         try:
             namespaces = await self._list_namespaces()
             found = [one for kind, name in _WORKLOADS for one in await self._objects.list(kind, name=name)]
-        except KubeDenied as error:  # the role of this operator is of an earlier version
+        except KubeDenied as error:
+            if self._has_read:  # An API server that has just started denies calls, too, for some seconds.
+                raise
+            # The role of this operator is of an earlier version.
             log.warning("other-installations-unknown", reason=str(error))
             return ""
+        self._has_read = True
         ours = [one for one in found if is_part_of_kube_efs(one)]
         is_installed = any(
             one["metadata"]["namespace"] == self._namespace and "deletionTimestamp" not in one["metadata"]

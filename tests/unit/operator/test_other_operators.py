@@ -15,6 +15,7 @@ from lightkube.resources.core_v1 import Namespace
 from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
 from structlog.testing import capture_logs
 
+from kube_efs.model.errors import KubeDenied
 from kube_efs.model.names import NameSet
 from kube_efs.operator.cluster_csi_driver import DriverResource
 from kube_efs.operator.kinds import MANAGED_BY
@@ -104,3 +105,21 @@ async def test_operator_with_the_role_of_an_earlier_version_continues(
     with capture_logs() as logs:
         assert await found(client_of(answer)) == ""
     assert [one["event"] for one in logs] == ["other-installations-unknown"]
+
+
+async def test_call_that_was_allowed_before_and_is_denied_now_is_no_answer(
+    kube: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the operator would install its driver beside another one, because the API server has restarted."""
+    await installs(kube, OTHER.namespace, OTHER.tunnel, BY_ADMINISTRATOR)
+    await binds(kube, OTHER.namespace)
+    objects = ObjectClient(kube)
+    others = OtherOperators(objects, OWN.namespace)
+    assert await others.find(DRIVER)
+
+    async def deny(kind: str, **_where: str) -> None:
+        raise KubeDenied("answered 403", field=kind)
+
+    monkeypatch.setattr(objects, "list", deny)
+    with pytest.raises(KubeDenied):
+        await others.find(DRIVER)
