@@ -207,15 +207,15 @@ class NodeService(csi_pb2_grpc.NodeServicer):
             # csi-sanity expects NOT_FOUND for a path at which no volume can be.
             raise VolumeMissing(error.problem, field=error.field, value=error.value) from error
         path = await asyncio.to_thread(resolve_target, path)
-        if not await self._volumes.is_mounted(path):
-            self._statistics.forget(path)
-            raise VolumeMissing("has no volume mounted on it", field="volume_path", value=str(path))
+        await self._check_mounted(path)
         report = await self._statistics.report(path)
         usage, used_bytes = report.usage, report.usage.used_bytes
-        if self._file_counts is not None:
-            file_system_id = parse_volume_handle(request.volume_id).file_system_id
-            # A count that starts while the target is unmounted would keep the mount busy.
-            with self._calls.exclusive(path):
+        # A count that starts while the target is unmounted would keep the mount busy. One that starts later
+        # would count what is on the disk of the node.
+        with self._calls.exclusive(path):
+            await self._check_mounted(path)
+            if self._file_counts is not None:
+                file_system_id = parse_volume_handle(request.volume_id).file_system_id
                 used_bytes = self._file_counts.used_bytes(request.volume_id, file_system_id, path)
         shares = [
             csi_pb2.VolumeUsage(
@@ -236,6 +236,11 @@ class NodeService(csi_pb2_grpc.NodeServicer):
             )
         condition = csi_pb2.VolumeCondition(abnormal=bool(report.problem), message=report.problem)
         return csi_pb2.NodeGetVolumeStatsResponse(usage=shares, volume_condition=condition)
+
+    async def _check_mounted(self, path: Path) -> None:
+        if not await self._volumes.is_mounted(path):
+            self._statistics.forget(path)
+            raise VolumeMissing("has no volume mounted on it", field="volume_path", value=str(path))
 
     def _timeout_of(self, context: _Context) -> float:
         remaining = context.time_remaining()

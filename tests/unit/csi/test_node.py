@@ -13,12 +13,14 @@ from tests.unit.csi.served import Connect
 from tests.unit.csi.tokens import token_context
 
 from kube_efs.csi import run_node
+from kube_efs.csi.file_counts import FileCounts
 from kube_efs.csi.node import NodeOptions, NodeService, node_service
 from kube_efs.csi.node_info import NodeInfo
 from kube_efs.csi.node_volumes import NodeVolumes
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.csi.statistics import Statistics
+from kube_efs.model.csi.errors import VolumeMissing
 from kube_efs.model.errors import (
     AwsDenied,
     KubeEfsError,
@@ -30,6 +32,7 @@ from kube_efs.model.errors import (
     shown,
 )
 from kube_efs.mounts.table import MountTable
+from kube_efs.mounts.usage import Usage
 from kube_efs.telemetry.health import Heartbeat
 from kube_efs.tunnels.api.client import TunnelOnDemand
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
@@ -306,6 +309,35 @@ async def test_statistics_of_an_invalid_path_are_refused(
     got, text = await refused(stub.NodeGetVolumeStats(request))
     assert got is code
     assert told in text
+
+
+async def test_files_of_a_volume_that_is_unpublished_meanwhile_are_not_counted(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be those of the node's disk, below the target."""
+    mounted, counted = {Path("/x/y")}, []
+
+    async def is_mounted(target: Path) -> bool:
+        return target in mounted
+
+    async def ask(target: Path) -> Usage:
+        mounted.discard(target)
+        return Usage(total_bytes=1, used_bytes=1, available_bytes=1)
+
+    async def count(target: Path) -> int:
+        counted.append(target)
+        return 0
+
+    volumes = NodeVolumes(recorder, recorder, NodeInfo(node_id="i-0a"))
+    monkeypatch.setattr(volumes, "is_mounted", is_mounted)
+    request = csi.NodeGetVolumeStatsRequest(volume_id=FS, volume_path="/x/y")
+    async with FileCounts(refresh_seconds=60, rate_limit=1, count=count) as counts:
+        statistics = Statistics(refresh_seconds=60, ask=ask)
+        node = NodeService(volumes, statistics, NodeInfo(node_id="i-0a"), NodeOptions(), counts)
+        with pytest.raises(VolumeMissing):
+            await node.NodeGetVolumeStats(request, cast("Any", None))
+        await asyncio.sleep(0)
+    assert counted == []
 
 
 @pytest.mark.parametrize(
