@@ -216,7 +216,9 @@ async def _repair(cluster: OperatorCluster) -> None:
     installed = desired_objects(OPTIONS, InstallationFacts(credentials_mode=""), ProcessSettings())
     first = {one["kind"]: reference_of(one) for one in installed if one["kind"] not in KEPT_AFTER_UNINSTALL}
     for reference in first.values():
-        await cluster.objects.delete(reference)
+        live = await cluster.objects.get(reference)
+        assert live
+        await cluster.objects.delete(live)
     for reference in first.values():
         await cluster.becomes(
             reference.kind,

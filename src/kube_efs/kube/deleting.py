@@ -2,6 +2,7 @@
 
 from lightkube import AsyncClient
 from lightkube.core.resource import GlobalResource, NamespacedResource
+from lightkube.types import CascadeType
 
 
 async def delete_exactly(
@@ -12,10 +13,12 @@ async def delete_exactly(
     *,
     namespace: str | None = None,
     resource_version: str = "",
+    cascade: CascadeType | None = None,
 ) -> None:
     """Delete the object of that name if it has that uid; otherwise the API server answers 409.
 
-    With a ``resource_version``, delete it only if it has not changed since that version.
+    With a ``resource_version``, delete it only if it has not changed since that version. ``cascade`` is what
+    happens to the objects that it owns; None is the default of its kind.
 
     Raises the errors of the client.
     """
@@ -23,6 +26,7 @@ async def delete_exactly(
     requests = client._client  # noqa: SLF001
     request = requests.prepare_request("delete", kind, name=name, namespace=namespace)
     preconditions = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
-    request.data = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+    policy = {"propagationPolicy": cascade.value} if cascade else {}
+    request.data = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions, **policy}
     answer = await requests.send(requests.build_adapter_request(request))  # type: ignore[no-untyped-call]
     requests.handle_response("delete", answer, request)

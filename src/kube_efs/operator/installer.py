@@ -134,7 +134,7 @@ class Installer:
             try:
                 live = await self._objects.get(reference)
                 if live is not None and has_labels(live, MANAGED_BY):
-                    await self._delete(reference, CascadeType.BACKGROUND)
+                    await self._delete(live, CascadeType.BACKGROUND)
             except KubeError as error:
                 result.errors[component_of(manifest)].append(str(error))
             else:
@@ -189,7 +189,7 @@ class Installer:
             return live
         if must_recreate(live, desired):
             log.info("object-recreated", object=str(reference))
-            await self._delete(reference, _CASCADES.get(reference.kind, CascadeType.BACKGROUND))
+            await self._delete(live, _CASCADES.get(reference.kind, CascadeType.BACKGROUND))
             if reference.kind in WORKLOADS:
                 # Its deletion takes time, and the next pass creates it.
                 result.waiting[component].append(f"{reference} is recreated")
@@ -243,8 +243,9 @@ class Installer:
         except KubeError as error:
             result.errors[component].append(str(error))
 
-    async def _delete(self, reference: ObjectReference, cascade: CascadeType) -> None:
-        await self._objects.delete(reference, cascade=cascade)
+    async def _delete(self, live: Manifest, cascade: CascadeType) -> None:
+        reference = reference_of(live)
+        await self._objects.delete(live, cascade=cascade)
         self._cache.remove(reference)
         self._record_change(reference, "Deleted")
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 from lightkube import AsyncClient
 from lightkube.types import CascadeType, PatchType
 
+from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.operator.kinds import KINDS, ObjectReference, reference_of
@@ -86,15 +87,16 @@ class ObjectClient:
             )
         return manifest_of(patched, reference.kind)
 
-    async def delete(
-        self, reference: ObjectReference, *, cascade: CascadeType = CascadeType.BACKGROUND
-    ) -> bool:
-        """Delete the object; False if it did not exist."""
+    async def delete(self, found: Manifest, *, cascade: CascadeType = CascadeType.BACKGROUND) -> bool:
+        """Delete exactly this object, and not a newer one of its name; False if it did not exist.
+
+        A request that is carried out late must not delete what was installed again meanwhile.
+        """
+        reference, uid = reference_of(found), found["metadata"]["uid"]
+        resource, scope = _resource(reference), _scope(reference)
         try:
             with translated(str(reference)):
-                await self._untyped.delete(
-                    _resource(reference), reference.name, cascade=cascade, **_scope(reference)
-                )
+                await delete_exactly(self.client, resource, reference.name, uid, cascade=cascade, **scope)
         except KubeNotFound:
             return False
         return True

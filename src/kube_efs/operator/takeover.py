@@ -336,7 +336,7 @@ class Takeover:
     async def _delete(self, found: Manifest, cascade: CascadeType = CascadeType.BACKGROUND) -> None:
         if found["metadata"].get("deletionTimestamp"):
             return
-        if await self._objects.delete(reference_of(found), cascade=cascade):
+        if await self._objects.delete(found, cascade=cascade):
             log.info("older-object-deleted", object=str(reference_of(found)))
 
 

@@ -153,5 +153,5 @@ class Uninstaller:
         reference = reference_of(installed)
         if installed["metadata"].get("deletionTimestamp"):
             return
-        if await self._objects.delete(reference, cascade=cascade):
+        if await self._objects.delete(installed, cascade=cascade):
             self._record_change(reference, "Deleted")

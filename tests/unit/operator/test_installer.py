@@ -9,7 +9,7 @@ from lightkube import AsyncClient
 from lightkube.resources.apps_v1 import DaemonSet
 from lightkube.types import PatchType
 
-from kube_efs.model.errors import KubeInvalid
+from kube_efs.model.errors import KubeConflict, KubeInvalid
 from kube_efs.operator.cluster_facts import InstallationFacts
 from kube_efs.operator.desired_objects import Component, ProcessSettings, component_of, desired_objects
 from kube_efs.operator.installer import (
@@ -204,9 +204,22 @@ async def test_daemon_set_that_is_made_again_does_not_count_pods_of_the_deleted_
         live = await objects.get(reference_of(tunnel))
         assert live
         numbers.append(live["metadata"]["annotations"]["deprecated.daemonset.template.generation"])
-        await objects.delete(reference_of(tunnel))
+        await objects.delete(live)
         installer.forget()
     assert numbers == ["1000", "2000"]
+
+
+async def test_newer_object_of_the_same_name_is_not_deleted(kube: AsyncClient) -> None:
+    """As by a request that an API server in trouble carries out late."""
+    objects = ObjectClient(kube)
+    (tunnel, _) = daemon_sets("example.com/kube-efs:1")
+    earlier = await objects.apply(tunnel)
+    assert await objects.delete(earlier)
+    newer = await objects.apply(tunnel)
+    with pytest.raises(KubeConflict):
+        await objects.delete(earlier)
+    assert await objects.delete(newer)
+    assert not await objects.delete(newer)
 
 
 async def test_edited_daemon_set_whose_pods_are_gone_is_restored_after_a_conflict(kube: AsyncClient) -> None:

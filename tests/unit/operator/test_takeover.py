@@ -22,7 +22,7 @@ from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
 from lightkube.types import CascadeType, PatchType
 
 from kube_efs.model.errors import KubeDenied, KubeUnavailable
-from kube_efs.operator.kinds import KINDS, ObjectReference
+from kube_efs.operator.kinds import KINDS, ObjectReference, reference_of
 from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.takeover import Takeover, select_pods
@@ -175,12 +175,10 @@ class DenyingClient(ObjectClient):
         super().__init__(client)
         self.denied: set[str] = set()
 
-    async def delete(
-        self, reference: ObjectReference, *, cascade: CascadeType = CascadeType.BACKGROUND
-    ) -> bool:
-        if reference.name in self.denied:
-            raise KubeDenied("answered 403", field=str(reference))
-        return await super().delete(reference, cascade=cascade)
+    async def delete(self, found: Manifest, *, cascade: CascadeType = CascadeType.BACKGROUND) -> bool:
+        if found["metadata"]["name"] in self.denied:
+            raise KubeDenied("answered 403", field=str(reference_of(found)))
+        return await super().delete(found, cascade=cascade)
 
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
