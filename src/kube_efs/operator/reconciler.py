@@ -63,6 +63,7 @@ from kube_efs.operator.desired_objects import (
 from kube_efs.operator.events import OperatorEvents
 from kube_efs.operator.installer import Installer, InstallResult
 from kube_efs.operator.kinds import WORKLOADS, ClusterCSIDriver, ObjectReference
+from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.object_cache import ObjectCache
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.other_operators import OtherOperators
@@ -125,8 +126,7 @@ class Reconciler:
         self._others = OtherOperators(objects, settings.namespace)
         self._other_operator = ""
         self._takeover_done = False
-        # After a start, an older controller may be ending. Two would create volumes for one claim.
-        self._last_takeover = Progress(controller="whether an older controller has ended is not known yet")
+        self._last_takeover: Progress | None = None
         self._nodes = NodeCounts(ready=0, existing=0)
         self._recounts_nodes = True
         self._facts: InstallationFacts | None = None
@@ -291,7 +291,14 @@ class Reconciler:
             # create volumes for one claim. With it, this operator has installed the driver before.
             if FINALIZER not in driver.finalizers or driver.operator_namespace != self._settings.namespace:
                 raise
-            return replace(self._last_takeover, errors=(str(error),)), False
+            last = self._last_takeover
+            if last is None:
+                # The former leader may have deleted an older controller, whose pods may still run. They have
+                # ended if there is one of ours.
+                is_installed = await self._live_controller() is not None
+                unknown = "whether an older controller has ended is not known yet"
+                last = Progress(controller="" if is_installed else unknown)
+            return replace(last, errors=(str(error),)), False
         self._takeover_done, self._last_takeover = takeover.done, takeover
         return takeover, True
 
@@ -327,9 +334,7 @@ class Reconciler:
             name = CREDENTIALS_SECRET if credentials is None else TRUSTED_CA_CONFIG_MAP
             remedy = "check the service account's roles"
             raise KubeUnavailable("has not been read yet", field="object", value=name, remedy=remedy)
-        name = self._names.names.controller
-        controller = ObjectReference("Deployment", self._settings.namespace, name)
-        live = self._cache.get(controller) or await self._objects.get(controller) or {}
+        live = await self._live_controller() or {}
         current = int((live.get("spec") or {}).get("replicas") or 0)
         return replace(
             await read_cluster_facts(self._objects.client, self._platform, self._settings),
@@ -337,6 +342,11 @@ class Reconciler:
             credentials_version=credentials,
             controller_replicas=controller_replicas(self._nodes, current),
         )
+
+    async def _live_controller(self) -> Manifest | None:
+        name = self._names.names.controller
+        controller = ObjectReference("Deployment", self._settings.namespace, name)
+        return self._cache.get(controller) or await self._objects.get(controller)
 
     def _trusted_ca_version(self) -> str | None:
         """The digest of the bundle of trusted CAs; None before it is known.

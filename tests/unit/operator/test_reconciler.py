@@ -103,12 +103,18 @@ async def test_conflicts_that_do_not_end_are_reported(client_of: Callable[..., A
         await reconciler.reconcile()
 
 
+@pytest.mark.parametrize("is_installed", [False, True])
 async def test_new_leader_waits_for_an_older_controller_that_may_still_end(
-    client_of: Callable[..., AsyncClient],
+    client_of: Callable[..., AsyncClient], *, is_installed: bool
 ) -> None:
     """The former leader deleted it and added our finalizer, and the first step of this one fails."""
 
-    async def answer(_request: httpx2.Request) -> httpx2.Response:
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/deployments/kube-efs-controller"):
+            template: dict[str, object] = {"spec": {"containers": []}}
+            spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+            body = {"metadata": {"name": "kube-efs-controller", "namespace": "storage"}, "spec": spec}
+            return httpx2.Response(200, json=body) if is_installed else _refusal(404)
         return _refusal(500)
 
     reconciler, _ = _reconciler(client_of(answer), Platform.KUBERNETES)
@@ -120,7 +126,7 @@ async def test_new_leader_waits_for_an_older_controller_that_may_still_end(
     }
     driver = read_driver_resource({"metadata": metadata, "spec": {"managementState": "Managed"}})
     progress, knows_older_pods = await reconciler._take_over(driver)
-    assert progress.controller
+    assert bool(progress.controller) is not is_installed
     assert progress.errors
     assert not knows_older_pods
 
