@@ -8,7 +8,7 @@ Requests and answers are values here that look like its own to the client and th
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,22 +136,34 @@ class _Http:
 class _Response(httpx2.Response):
     """A successful answer, without the expensive parts of the library's own."""
 
-    def __init__(self, code: int, content: bytes, watch: Watch | None) -> None:
+    def __init__(self, request: Request, code: int, content: bytes, watch: Watch | None) -> None:
         self.status_code = code
         self._content = content
         self._watch = watch
+        self._read_seconds = request.extensions["timeout"]["read"]
         self.headers = {}  # type: ignore[assignment]
 
     def raise_for_status(self) -> httpx2.Response:
         return self
 
     async def aiter_lines(self) -> AsyncIterator[str]:
+        for line in self._content.decode().splitlines():
+            yield line
+
+    async def aiter_bytes(self, _chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
         if self._watch is None:
-            for line in self._content.decode().splitlines():
-                yield line
+            yield self._content
             return
-        async for found in self._watch:
-            yield found.decode()
+        lines = aiter(self._watch)
+        while True:
+            try:
+                async with asyncio.timeout(self._read_seconds):
+                    found = await anext(lines, None)
+            except TimeoutError as error:
+                raise httpx2.ReadTimeout("nothing has arrived") from error
+            if found is None:
+                return
+            yield found
 
     async def aclose(self) -> None:
         if self._watch is not None:
@@ -160,7 +172,7 @@ class _Response(httpx2.Response):
 
 def _response(request: Request, answer: Answer) -> httpx2.Response:
     if answer.code < _BAD:
-        return _Response(answer.code, answer.content, answer.watch)
+        return _Response(request, answer.code, answer.content, answer.watch)
     headers = {"Content-Type": "application/json"}
     if answer.code in {429, 503}:
         headers["Retry-After"] = "1"

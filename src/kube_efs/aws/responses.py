@@ -77,9 +77,10 @@ def understood_one(
     with reading(operation, subject=subject):
         if not entries:
             raise InvalidAnswer("it is empty")
+        value = parse(entries[0])
         if key is not None and entries[0].get(key) != subject:
             raise InvalidAnswer(f"it has another {key}")
-        return parse(entries[0])
+        return value
 
 
 def parse_file_system(entry: Mapping[str, Any]) -> FileSystem:
