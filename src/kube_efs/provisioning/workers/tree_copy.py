@@ -10,11 +10,12 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
 from kube_efs.model.copies import CopyProgress
 from kube_efs.model.errors import WorkerFailed
@@ -35,6 +36,7 @@ _NO_ATTRIBUTES: Final = frozenset({errno.ENOTSUP, errno.ENODATA, errno.ENOSYS})
 _ATTRIBUTES: Final = ("user.", "system.posix_acl_")
 
 Report: TypeAlias = Callable[[CopyProgress], None]
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,15 +89,23 @@ class TreeCopier:
                     self._copy(self._copy_linked, source, target, (*path, name), found)
                 else:
                     files.append((name, found))
-            tasks = [
-                self._work.threads.submit(self._copy, self._copy_file, source, target, (*path, name), found)
+            self._together(
+                partial(self._copy, self._copy_file, source, target, (*path, name), found)
                 for name, found in files
-            ]
-            for task in tasks:
-                task.result()
+            )
             self._report(self._work.progress)
         for name, found in folders:
             self._copy_folder(source, target, (*path, name), found)
+
+    def _together(self, actions: Iterable[Callable[[], _T]]) -> list[_T]:
+        """Do all of it in the threads; none of it is in progress afterwards, also not after a failure."""
+        try:
+            tasks = [self._work.threads.submit(action) for action in actions]
+            return [task.result() for task in tasks]
+        except BaseException:
+            # The callers close their descriptors. Soon these numbers would be those of other directories.
+            self._work.threads.shutdown(cancel_futures=True)
+            raise
 
     def _copy(
         self,

@@ -4,7 +4,9 @@ import os
 import random
 import shutil
 import stat
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -394,6 +396,51 @@ def test_a_file_that_cannot_be_read_fails_the_copy_with_its_name(
     with pytest.raises(WorkerFailed, match=r"sub/file.*Permission denied"):
         copied(efs)
     assert not (efs / "claims/new").exists()
+
+
+def test_a_failed_copy_closes_no_directory_while_a_thread_works_in_it(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread of the process opens a directory, and the number becomes that of another volume."""
+    sub = efs / "claims/old/sub"
+    sub.mkdir()
+    for name in ("one", "two"):
+        (sub / name).write_text("x")
+    bad = next(sub.iterdir()).name  # The copy begins with it, too.
+    tasks: list[Future[Any]] = []
+    unfinished: list[str] = []
+    ends = threading.Event()
+    sendfile, close = os.sendfile, os.close
+
+    class Threads(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **options: Any) -> Future[Any]:
+            tasks.append(super().submit(*arguments, **options))
+            return tasks[-1]
+
+        def shutdown(self, *arguments: Any, **options: Any) -> None:
+            ends.set()
+            super().shutdown(*arguments, **options)
+
+    def sent(out: int, data: int, *numbers: int) -> int:
+        if Path(f"/proc/self/fd/{data}").readlink().name == bad:
+            raise PermissionError(13, "Permission denied")
+        assert ends.wait(10)  # It is still in progress when the other one has failed.
+        return sendfile(out, data, *numbers)
+
+    def closed(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == "sub":
+            unfinished.extend("sub" for task in tasks if not task.done())
+            ends.set()
+        close(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(copying, "ThreadPoolExecutor", Threads)
+        patched.setattr(os, "sendfile", sent)
+        patched.setattr(os, "close", closed)
+        with pytest.raises(WorkerFailed, match=rf"sub/{bad}.*Permission denied"):
+            copied(efs)
+    assert len(tasks) == 2
+    assert unfinished == []
 
 
 def test_files_that_vanish_meanwhile_are_left_out(efs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
