@@ -16,6 +16,10 @@ An attempt that is killed at any moment leaves one of these states, and the next
 
 A record ``from-HASH`` names the source. An attempt with another one begins again.
 
+Only the last attempt works on a copy. Each begins with a record ``by-UNIQUE`` of its own and removes those of
+the others. An earlier one may still be running: its node was cut off, or its process stood still. It stops
+as soon as it misses its record, and does not rename the tree.
+
 The copy reads a directory while others may write into it. A file that is written while it is read may have
 parts of both states in the copy. ``tree_copy`` copies the files.
 """
@@ -25,9 +29,11 @@ import hashlib
 import os
 import stat
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Final
 
 from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyProgress, CopyTerms, FileOwner
@@ -49,6 +55,7 @@ OURS: Final = frozenset({TRASH, MARKS, COPIES, SNAPSHOTS})
 
 _TREE: Final = "tree"
 _LINKS: Final = "links"
+_BY: Final = "by-"
 _PRIVATE: Final = 0o700
 _PARENT_MODE: Final = 0o755
 # Files of one directory are copied at the same time, because each needs several answers of the server.
@@ -69,12 +76,14 @@ def copy_tree(root: int, target: Directory, terms: CopyTerms, report: Report) ->
     with opened_or_made(root, COPIES) as copies, opened_or_made(copies, terms.key) as folder:
         # Others remove abandoned copies by this time. It shows that this one is continued.
         os.utime(folder)
+        attempt = _Attempt(root, terms.key, _take_over(folder))
         with _opened_parent(root, target) as parent:
+            # After the earlier attempts have lost the copy: they cannot finish it any more.
             finished = _finished(folder, parent, target.parts[-1])
-            _record_source(root, folder, terms, is_finished=finished is not None)
+            _record_source(root, folder, terms, attempt, is_finished=finished is not None)
             if finished is not None:
                 return Copied(progress=CopyProgress(), finished=finished)
-            return _copy(root, folder, parent, target, terms, report)
+            return _copy(attempt, folder, parent, target, terms, report)
 
 
 def discard_abandoned(root: int, *, now: Callable[[], float] = time.time) -> None:
@@ -114,13 +123,56 @@ def _check_apart(source: Directory, target: Directory) -> None:
         )
 
 
-def _record_source(root: int, folder: int, terms: CopyTerms, *, is_finished: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """This attempt at the copy with the key, by its record."""
+
+    root: int
+    key: str
+    record: str
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """The directory of the copy; raises WorkerFailed when it is not the one of this attempt any more.
+
+        It is searched from the root, because a descriptor stays valid when the copy gets into the trash. An
+        NFS client asks the server whenever it opens a directory, so its cache hides no other attempt.
+        """
+        with ExitStack() as stack:
+            try:
+                folder = stack.enter_context(opened(self.root, (COPIES, self.key)))
+                os.stat(self.record, dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError as error:
+                remedy = "the copy continues with the next attempt"
+                problem = "was taken over by another attempt, or removed"
+                raise WorkerFailed(problem, field="copy", value=self.key, remedy=remedy) from error
+            yield folder
+
+    def confirm(self) -> None:
+        """Raise WorkerFailed unless the copy belongs to this attempt."""
+        with self.opened():
+            pass
+
+
+def _take_over(folder: int) -> str:
+    """Make the copy that of this attempt; returns its record."""
+    own = f"{_BY}{uuid.uuid4().hex}"
+    # The own record first: of two attempts that begin at the same moment, at most one has the copy.
+    _make_record(own, folder)
+    for name in os.listdir(folder):
+        if name.startswith(_BY) and name != own:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+    return own
+
+
+def _record_source(root: int, folder: int, terms: CopyTerms, attempt: _Attempt, *, is_finished: bool) -> None:
     """Record the source; what an attempt with another source has left is discarded.
 
     Raises CopyDiffers if the copy of another source is finished.
     """
     own = f"from-{hashlib.sha256(str(terms.source).encode(errors='surrogatepass')).hexdigest()[:32]}"
-    names = os.listdir(folder)
+    names = [name for name in os.listdir(folder) if name != attempt.record]
     if any(name.startswith("from-") and name != own for name in names):
         if is_finished:
             remedy = "use another name"
@@ -129,7 +181,7 @@ def _record_source(root: int, folder: int, terms: CopyTerms, *, is_finished: boo
         # The record last: without it, the next attempt would continue the copy of the other source.
         for name in sorted(names, key=lambda name: name.startswith("from-")):
             discard(root, folder, name)
-    os.close(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder))
+    _make_record(own, folder)
 
 
 def _finished(folder: int, parent: int, name: str) -> float | None:
@@ -145,41 +197,55 @@ def _record(inode: int) -> str:
     return f"is-{inode:x}"
 
 
+def _make_record(name: str, folder: int) -> None:
+    os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder))
+
+
 # --- the copy
 
 
-def _copy(root: int, folder: int, parent: int, target: Directory, terms: CopyTerms, report: Report) -> Copied:
+def _copy(
+    attempt: _Attempt, folder: int, parent: int, target: Directory, terms: CopyTerms, report: Report
+) -> Copied:
     name = target.parts[-1]
     made = stat_or_none(name, parent)
     if made is not None and not stat.S_ISDIR(made.st_mode):
         raise _taken(target, "is a link or file")
     with (
-        _opened_source(root, terms) as source,
+        _opened_source(attempt.root, terms) as source,
         opened_or_made(folder, _TREE) as tree,
         opened_or_made(folder, _LINKS) as links,
     ):
         found = os.fstat(tree if source is None else source)
         owners = _owners(found, made, terms, target)
         with ThreadPoolExecutor(_THREADS) as threads:
-            work = Work(root=root, links=links, device=found.st_dev, owners=owners, threads=threads)
+            work = Work(
+                root=attempt.root,
+                confirm=attempt.confirm,
+                links=links,
+                device=found.st_dev,
+                owners=owners,
+                threads=threads,
+            )
             if source is not None:
                 TreeCopier(work, report).fill(source, tree, (), is_new=False, omitted=OURS)
+        attempt.confirm()
         for link in os.listdir(links):  # noqa: PTH208 - of a descriptor
             os.unlink(link, dir_fd=links)
-        _finish_top(tree, found, made, owners)
-        inode = os.fstat(tree).st_ino
-    os.rmdir(_LINKS, dir_fd=folder)
-    record = _record(inode)
-    # Before the rename. After it, users may write into the directory. An attempt that is killed in between
-    # would leave a target with contents and no sign that it is the finished copy: the next one would be
-    # refused.
-    os.close(os.open(record, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=folder))
-    try:
-        os.rename(_TREE, name, src_dir_fd=folder, dst_dir_fd=parent)
-    except OSError as error:
-        if error.errno in _IN_USE:
-            raise _taken(target, "exists and is not empty") from error
-        raise
+        os.rmdir(_LINKS, dir_fd=folder)
+        with attempt.opened() as own:
+            _finish_top(tree, found, made, owners)
+            record = _record(os.fstat(tree).st_ino)
+            # Before the rename. After it, users may write into the directory. An attempt that is killed in
+            # between would leave a target with contents and no sign that it is the finished copy: the next
+            # one would be refused.
+            _make_record(record, own)
+            try:
+                os.rename(_TREE, name, src_dir_fd=own, dst_dir_fd=parent)
+            except OSError as error:
+                if error.errno in _IN_USE:
+                    raise _taken(target, "exists and is not empty") from error
+                raise
     finished = os.stat(record, dir_fd=folder, follow_symlinks=False).st_mtime
     report(work.progress)
     return Copied(progress=work.progress, finished=finished)

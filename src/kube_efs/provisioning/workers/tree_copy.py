@@ -4,6 +4,12 @@ A file is complete when it has the size, the times, the mode and the owners of i
 it has the times, the mode and the owners. Both are set last, so complete ones are skipped, directories with
 everything in them. All calls use directory file descriptors: they follow no link, and enter no other file
 system.
+
+Descriptors stay valid when another attempt takes over the copy and makes it a volume: this process may have
+stood still meanwhile. So it asks directly before each removal, after each block, and after each chunk of
+files whether it still has the copy. What remains is the time between the answer and the next call: a few
+milliseconds for a removal. At worst, files of one chunk that users have removed appear again, of each at most
+one block.
 """
 
 import errno
@@ -41,9 +47,13 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """What all parts of a copy have in common, and the sum of what is done."""
+    """What all parts of a copy have in common, and the sum of what is done.
+
+    ``confirm`` raises WorkerFailed unless this attempt still has the copy.
+    """
 
     root: int
+    confirm: Callable[[], None]
     links: int
     device: int
     owners: Callable[[os.stat_result], tuple[int, int]]
@@ -94,6 +104,7 @@ class TreeCopier:
                 for name, found in files
             )
             self._report(self._work.progress)
+            self._work.confirm()
         for name, found in folders:
             self._copy_folder(source, target, (*path, name), found)
 
@@ -136,7 +147,7 @@ class TreeCopier:
     def _copy_folder(self, source: int, target: int, path: Sequence[str], found: os.stat_result) -> None:
         name = path[-1]
         with _about(path):
-            is_new = _make_folder(self._work.root, target, name)
+            is_new = self._make_folder(target, name)
             before = os.stat(name, dir_fd=target, follow_symlinks=False)
             if not is_new and self._is_copied(found, before):
                 return
@@ -159,6 +170,18 @@ class TreeCopier:
         finally:
             os.close(folder)
             os.close(inside)
+
+    def _make_folder(self, target: int, name: str) -> bool:
+        """Make the directory, instead of a file if there is one; returns whether it is new."""
+        with suppress(FileExistsError):
+            os.mkdir(name, _PRIVATE, dir_fd=target)
+            return True
+        found = os.stat(name, dir_fd=target, follow_symlinks=False)
+        if stat.S_ISDIR(found.st_mode):
+            return False
+        self._remove(target, name, found)
+        os.mkdir(name, _PRIVATE, dir_fd=target)
+        return True
 
     def _copy_file(self, source: int, target: int, name: str, found: os.stat_result) -> None:
         """Copy a file, a link or a special file."""
@@ -192,7 +215,7 @@ class TreeCopier:
         first, before = stat_or_none(key, links), stat_or_none(name, target)
         if first is not None and not self._is_copied(found, first):
             # An earlier attempt copied an older state, or another file had the inode then.
-            os.unlink(key, dir_fd=links)
+            self._remove(links, key, first)
             first = None
         if before is not None:
             if first is not None and os.path.samestat(before, first):
@@ -225,6 +248,8 @@ class TreeCopier:
                 while sent := os.sendfile(copy, data, offset, _BLOCK_BYTES):
                     offset += sent
                     self._count(sent, entries=0)
+                    if sent == _BLOCK_BYTES:
+                        self._work.confirm()
                 self._finish(data, copy, found)
             finally:
                 os.close(copy)
@@ -265,6 +290,7 @@ class TreeCopier:
 
     def _remove(self, target: int, name: str, found: os.stat_result) -> None:
         """Remove a name from the unfinished copy."""
+        self._work.confirm()
         if stat.S_ISDIR(found.st_mode):
             discard(self._work.root, target, name)
         else:
@@ -278,18 +304,6 @@ class TreeCopier:
             )
         if not entries:
             self._report(self._work.progress)
-
-
-def _make_folder(root: int, parent: int, name: str) -> bool:
-    """Make the directory, instead of a file if there is one; returns whether it is new."""
-    with suppress(FileExistsError):
-        os.mkdir(name, _PRIVATE, dir_fd=parent)
-        return True
-    if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-        return False
-    discard(root, parent, name)
-    os.mkdir(name, _PRIVATE, dir_fd=parent)
-    return True
 
 
 def discard(root: int, parent: int, name: str) -> None:

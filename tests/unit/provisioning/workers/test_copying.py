@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unmounting import unmount
 
-from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyTerms, FileOwner
+from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyProgress, CopyTerms, FileOwner
 from kube_efs.model.efs.directories import Directory, parse_directory
 from kube_efs.model.errors import CopyDiffers, KubeEfsError, WorkerFailed, WorkerRefused
 from kube_efs.provisioning.workers import copying, tree_copy
@@ -28,7 +28,7 @@ SOURCE, TARGET = parse_directory("/claims/old"), parse_directory("/claims/new")
 TERMS = CopyTerms(key="pvc-1", source=SOURCE)
 DAY = 86_400
 # Changes of the file system until the only file of a copy is complete, but not the copy.
-_ALMOST_ALL = 22
+_ALMOST_ALL = 26
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can set owners and make devices")
 
 
@@ -46,12 +46,28 @@ def efs(tmp_path: Path) -> Iterator[Path]:
         unmount(made)
 
 
-def copied(efs: Path, terms: CopyTerms = TERMS, target: Directory = TARGET) -> Copied:
+def copied(
+    efs: Path,
+    terms: CopyTerms = TERMS,
+    target: Directory = TARGET,
+    report: Callable[[CopyProgress], None] = lambda _: None,
+) -> Copied:
     descriptor = os.open(efs, OPEN_DIRECTORY)
     try:
-        return copying.copy_tree(descriptor, target, terms, lambda _: None)
+        return copying.copy_tree(descriptor, target, terms, report)
     finally:
         os.close(descriptor)
+
+
+def at_first(happens: Callable[[], None]) -> Callable[..., None]:
+    """Something that happens only at the first call, not at those during it either."""
+    calls = count()
+
+    def called(*_: object) -> None:
+        if next(calls) == 0:
+            happens()
+
+    return called
 
 
 def described(folder: Path) -> dict[str, tuple[object, ...]]:
@@ -283,6 +299,70 @@ def test_a_finished_copy_is_not_repeated_into_a_volume_in_use(efs: Path) -> None
     (efs / "claims/new/file").unlink()
     copied(efs)
     assert not (efs / "claims/new/file").exists()
+
+
+def test_an_attempt_that_continues_late_changes_nothing_in_the_volume(efs: Path) -> None:
+    """Its process stands still for a while, and another attempt finishes the copy."""
+    for name in ("one", "two"):
+        (efs / f"claims/old/{name}").mkdir()
+        (efs / f"claims/old/{name}/file").write_text("old")
+    new = efs / "claims/new"
+
+    def finished_and_used() -> None:
+        copied(efs)
+        for name in ("one", "two"):
+            (new / name / "file").write_text("of a user")
+            (new / name / "made").write_text("of a user")
+
+    with pytest.raises(WorkerFailed, match=r"pvc-1.*was taken over by another attempt"):
+        copied(efs, report=at_first(finished_and_used))
+    found = {str(path.relative_to(new)): path.read_text() for path in new.rglob("*") if path.is_file()}
+    assert found == dict.fromkeys(("one/file", "one/made", "two/file", "two/made"), "of a user")
+
+
+def test_an_attempt_that_continues_late_removes_no_file_that_it_has_seen_before(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (efs / "claims/old/file").write_text("old")
+    with killed_after(_ALMOST_ALL), pytest.raises(_Killed):
+        copied(efs)
+    (efs / "claims/old/file").write_text("newer")  # So the late attempt must replace what there is.
+    former, target = tree_copy.stat_or_none, efs / "claims/new/file"
+
+    def finished_and_used() -> None:
+        copied(efs)
+        target.write_text("of a user")
+
+    finish = at_first(finished_and_used)
+
+    def seen(name: str, folder: int) -> os.stat_result | None:
+        found = former(name, folder)
+        if Path(f"/proc/self/fd/{folder}").readlink().name == "tree" and name == "file":
+            finish()
+        return found
+
+    monkeypatch.setattr(tree_copy, "stat_or_none", seen)
+    with pytest.raises(WorkerFailed, match="was taken over"):
+        copied(efs)
+    assert target.read_text() == "of a user"
+
+
+def test_an_attempt_stops_when_another_one_has_taken_over(efs: Path) -> None:
+    """Otherwise both work on the same files, and the first rename shows what the other one has not ended."""
+    filled(efs / "claims/old")
+
+    def stopped(_: CopyProgress) -> None:
+        raise WorkerFailed("was stopped", field="copy")
+
+    def taken_over() -> None:
+        with pytest.raises(WorkerFailed, match="was stopped"):
+            copied(efs, report=stopped)
+
+    with pytest.raises(WorkerFailed, match="was taken over"):
+        copied(efs, report=at_first(taken_over))
+    assert not (efs / "claims/new").exists()
+    copied(efs)
+    assert described(efs / "claims/new") == described(efs / "claims/old")
 
 
 def test_a_directory_with_contents_is_refused_and_stays(efs: Path) -> None:
