@@ -101,7 +101,8 @@ async def _run(settings: ControllerSettings) -> None:
         config, api_metrics = load_config(settings.kubeconfig), ApiServerMetrics(registry)
         client = await stack.enter_async_context(connect(config, metrics=api_metrics))
         region = await _region(settings, client)
-        directories = await stack.enter_async_context(directory_services(settings, region))
+        mounts = await stack.enter_async_context(AsyncExitStack())
+        directories = await mounts.enter_async_context(directory_services(settings, region))
         aws_metrics = AwsMetrics(
             registry, AwsDriverMetrics(registry) if settings.aws_driver_metrics else None
         )
@@ -136,6 +137,8 @@ async def _run(settings: ControllerSettings) -> None:
             state.waiting_to_lead = False
             # Called after the end of ``lead``: from the release on, another replica may lead.
             stack.push_async_callback(leadership.release)
+            # Before it: the threads of this process must not copy beside those of the next leader.
+            stack.push_async_callback(mounts.aclose)
         metrics.leader.set(1)
         state.leading = True
         for one in directories:

@@ -47,6 +47,8 @@ log = structlog.get_logger(__name__)
 
 _THREADS = 4
 _COPY_SECONDS = 24 * 3600.0
+# A copy ends at its next file, if the server answers. Later, it finds that another attempt has taken over.
+_COPY_END_SECONDS = 5.0
 _INSIDE = frozenset({Relation.SAME, Relation.BELOW})
 _T = TypeVar("_T")
 
@@ -119,8 +121,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for mount in self._mounts:
-            mount.close()
+        await asyncio.gather(*(mount.close() for mount in self._mounts))
 
     def roots(self) -> frozenset[Location]:
         """The roots of the file systems that are mounted, completely or in part."""
@@ -263,11 +264,16 @@ class _MountWorker:
         self.copying: dict[Directory, CopyProgress] = {}
         self.stopped: set[Directory] = set()
 
-    def close(self) -> None:
-        """Start no more work; work in progress continues."""
+    async def close(self) -> None:
+        """Start no more work, and end copies; other work in progress continues."""
         self._closed.set()
-        for threads in (self._workers, self._remover, self._emptier, self._measurer, self._copier):
+        # The copier has one thread, so this is done when no copy is in progress.
+        ended = asyncio.get_running_loop().run_in_executor(self._copier, lambda: None)
+        for threads in (self._workers, self._remover, self._emptier, self._measurer):
             threads.shutdown(wait=False, cancel_futures=True)
+        if (await asyncio.wait([ended], timeout=_COPY_END_SECONDS))[1]:
+            log.warning("copy-not-ended", mount_point=str(self.mounted.mount_point))
+        self._copier.shutdown(wait=False, cancel_futures=True)
 
     async def make(self, directory: Directory, permissions: Permissions) -> None:
         """Create the directory; raises WorkerFailed also while an earlier attempt has not ended."""

@@ -548,6 +548,40 @@ async def test_copy_is_made_inside_the_mount(mount: Mount) -> None:
         assert not (point / COPIES / "pvc-1").exists()
 
 
+async def test_copy_has_ended_when_the_directories_are_closed(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then another process may become the leader, and continue it."""
+    point, reached, goes_on = mount(SERVER, "efs"), asyncio.Event(), threading.Event()
+    (point / "old").mkdir()
+    (point / "old/file").write_text("data")
+    loop, former, ended = asyncio.get_running_loop(), file_system.copy_directory, threading.Event()
+
+    def slow(*arguments: int) -> int:
+        loop.call_soon_threadsafe(reached.set)
+        assert goes_on.wait(10)
+        return sendfile(*arguments)
+
+    def copied(*arguments: Any) -> Any:
+        try:
+            return former(*arguments)
+        finally:
+            ended.set()
+
+    sendfile = os.sendfile
+    monkeypatch.setattr(os, "sendfile", slow)
+    monkeypatch.setattr(file_system, "copy_directory", copied)
+    mounted = await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point, base=parse_directory("/pvs"))
+    async with MountedDirectories([mounted]) as directories:
+        copying = asyncio.ensure_future(directories.copy(at("/pvs/new"), TERMS))
+        await reached.wait()
+        copying.cancel()
+        # The thread continues only when the directories wait for it.
+        loop.call_soon(goes_on.set)
+    assert ended.is_set()
+    assert not (point / "new").exists()
+
+
 async def test_stopped_copy_ends_at_its_next_file_and_continues_later(
     mount: Mount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
