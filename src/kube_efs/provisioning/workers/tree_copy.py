@@ -250,6 +250,9 @@ class TreeCopier:
                     self._count(sent, entries=0)
                     if sent == _BLOCK_BYTES:
                         self._work.confirm()
+                # The server may refuse data long after it was written. Without this, only the close would
+                # report that, and the file would already count as complete.
+                os.fsync(copy)
                 self._finish(data, copy, found)
             finally:
                 os.close(copy)

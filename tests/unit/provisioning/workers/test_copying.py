@@ -1,5 +1,6 @@
 """Copies of directories on a real file system: every kind of file, interruptions, refusals."""
 
+import errno
 import os
 import random
 import shutil
@@ -28,7 +29,7 @@ SOURCE, TARGET = parse_directory("/claims/old"), parse_directory("/claims/new")
 TERMS = CopyTerms(key="pvc-1", source=SOURCE)
 DAY = 86_400
 # Changes of the file system until the only file of a copy is complete, but not the copy.
-_ALMOST_ALL = 26
+_ALMOST_ALL = 27
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can set owners and make devices")
 
 
@@ -165,7 +166,8 @@ def killed_after(calls: int) -> Iterator[Callable[[], bool]]:
     """Let that many changes of the file system happen, and no more; gives whether it came to that."""
     left, reached = calls, False
     names = (
-        "mkdir open link symlink mknod chown fchown chmod fchmod utime rename sendfile unlink rmdir setxattr"
+        "mkdir open link symlink mknod chown fchown chmod fchmod utime rename sendfile fsync unlink rmdir "
+        "setxattr"
     )
     former = {name: getattr(os, name) for name in names.split()}
 
@@ -521,6 +523,22 @@ def test_a_failed_copy_closes_no_directory_while_a_thread_works_in_it(
             copied(efs)
     assert len(tasks) == 2
     assert unfinished == []
+
+
+def test_a_file_whose_data_was_not_stored_is_copied_again(efs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An NFS client writes data later, and reports only at the fsync or the close that it has lost some."""
+    (efs / "claims/old/file").write_text("data")
+
+    def lost(copy: int) -> None:
+        os.pwrite(copy, bytes(2), 1)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lost)
+        with pytest.raises(WorkerFailed, match=r"file.*Input/output error"):
+            copied(efs)
+    copied(efs)
+    assert (efs / "claims/new/file").read_text() == "data"
 
 
 def test_files_that_vanish_meanwhile_are_left_out(efs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
