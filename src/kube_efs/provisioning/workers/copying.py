@@ -227,11 +227,10 @@ def _copy(
                 owners=owners,
                 threads=threads,
             )
+            copier = TreeCopier(work, report)
             if source is not None:
-                TreeCopier(work, report).fill(source, tree, (), is_new=False, omitted=OURS)
-        attempt.confirm()
-        for link in os.listdir(links):  # noqa: PTH208 - of a descriptor
-            os.unlink(link, dir_fd=links)
+                copier.fill(source, tree, (), is_new=False, omitted=OURS)
+            copier.remove_links()
         os.rmdir(_LINKS, dir_fd=folder)
         with attempt.opened() as own:
             _finish_top(tree, found, made, owners)

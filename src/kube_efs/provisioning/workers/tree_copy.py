@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Final, TypeAlias, TypeVar
 
 from kube_efs.model.copies import CopyProgress
@@ -208,8 +209,9 @@ class TreeCopier:
     def _copy_linked(self, source: int, target: int, name: str, found: os.stat_result) -> None:
         """Copy a file that has several names: once, and all further names as links to that copy.
 
-        The first copy also gets a name in the directory of links, which an interrupted copy keeps. That name
-        counts as a link, so of a file with the most links that the server allows, the last is copied again.
+        The first copy also gets a name in the directory of links, which an interrupted copy keeps until all
+        is copied. That name counts as a link, so of a file with the most links that the server allows, the
+        last is copied again.
         """
         links, key = self._work.links, f"{found.st_ino:x}"
         first, before = stat_or_none(key, links), stat_or_none(name, target)
@@ -220,19 +222,27 @@ class TreeCopier:
         if before is not None:
             if first is not None and os.path.samestat(before, first):
                 return
-            self._remove(target, name, before)
-        if first is not None:
-            try:
-                os.link(key, name, src_dir_fd=links, dst_dir_fd=target, follow_symlinks=False)
-            except OSError as error:
-                if error.errno != errno.EMLINK:
-                    raise
-            else:
-                self._count(0)
+            if first is None and self._is_copied(found, before):
+                # An earlier attempt has ended between the last file and the rename.
+                _link(target, name, links, key)
                 return
+            self._remove(target, name, before)
+        if first is not None and _link(links, key, target, name):
+            self._count(0)
+            return
         self._copy_data(source, target, name)
         if first is None:
-            os.link(name, key, src_dir_fd=target, dst_dir_fd=links, follow_symlinks=False)
+            _link(target, name, links, key)
+
+    def remove_links(self) -> None:
+        """Remove the names in the directory of links, so that files have as many names as in the source."""
+        links = self._work.links
+        self._work.confirm()
+        # The listing begins again each time: it may omit names while others are removed.
+        while names := _some_names(links):
+            self._together(partial(os.unlink, name, dir_fd=links) for name in names)
+            self._report(self._work.progress)
+            self._work.confirm()
 
     def _copy_data(self, source: int, target: int, name: str) -> None:
         """Copy a regular file that does not exist in the target."""
@@ -290,6 +300,7 @@ class TreeCopier:
                         if stat_or_none(name, source) is None:
                             self._remove(target, name, found)
                             removed += 1
+                self._report(self._work.progress)
 
     def _remove(self, target: int, name: str, found: os.stat_result) -> None:
         """Remove a name from the unfinished copy."""
@@ -307,6 +318,17 @@ class TreeCopier:
             )
         if not entries:
             self._report(self._work.progress)
+
+
+def _link(folder: int, name: str, into: int, new: str) -> bool:
+    """Give the file another name; returns whether the server allows one more."""
+    try:
+        os.link(name, new, src_dir_fd=folder, dst_dir_fd=into, follow_symlinks=False)
+    except OSError as error:
+        if error.errno != errno.EMLINK:
+            raise
+        return False
+    return True
 
 
 def discard(root: int, parent: int, name: str) -> None:
@@ -351,6 +373,11 @@ def _chunks(
                 yield chunk
                 chunk = []
     yield chunk
+
+
+def _some_names(folder: int) -> list[str]:
+    with os.scandir(folder) as listing:
+        return [entry.name for entry in islice(listing, _CHUNK)]
 
 
 @contextmanager

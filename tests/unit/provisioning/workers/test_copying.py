@@ -223,11 +223,7 @@ def test_an_interrupted_copy_does_not_look_into_complete_directories(
     efs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(efs / "claims/old")
-    (efs / "claims/new").mkdir()
-    (efs / "claims/new/blocker").touch()
-    with pytest.raises(WorkerRefused):  # Only the last step is missing.
-        copied(efs)
-    (efs / "claims/new/blocker").unlink()
+    ended_before_its_rename(efs)
     listed, former = [], os.scandir
 
     def scandir(folder: int) -> Any:
@@ -236,7 +232,69 @@ def test_an_interrupted_copy_does_not_look_into_complete_directories(
 
     monkeypatch.setattr(os, "scandir", scandir)
     copied(efs)
-    assert set(listed) == {"old", "tree"}
+    assert set(listed) == {"old", "tree", "links"}
+
+
+def ended_before_its_rename(efs: Path) -> None:
+    """An attempt that has copied all files."""
+    blocker = efs / "claims/new/blocker"
+    blocker.parent.mkdir()
+    blocker.touch()
+    with pytest.raises(WorkerRefused):
+        copied(efs)
+    blocker.unlink()
+
+
+def test_hard_links_survive_an_attempt_that_ends_before_its_rename(efs: Path) -> None:
+    (efs / "claims/old/sub").mkdir()
+    (efs / "claims/old/file").write_text("x")
+    os.link(efs / "claims/old/file", efs / "claims/old/sub/second name")
+    ended_before_its_rename(efs)
+    copied(efs)
+    assert described(efs / "claims/new") == described(efs / "claims/old")
+
+
+def test_a_file_with_the_most_links_survives_an_attempt_that_ends_before_its_rename(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (efs / "claims/old/file").write_text("x")
+    os.link(efs / "claims/old/file", efs / "claims/old/second name")
+    ended_before_its_rename(efs)
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EMLINK, "Too many links")
+
+    monkeypatch.setattr(os, "link", refused)
+    copied(efs)
+    assert described(efs / "claims/new") == described(efs / "claims/old")
+
+
+def test_a_copy_can_be_stopped_while_it_removes_its_names_of_links(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(efs / "claims/old")
+    for number in range(3):
+        (efs / f"claims/old/file {number}").touch()
+        os.link(efs / f"claims/old/file {number}", efs / f"claims/old/second name {number}")
+    monkeypatch.setattr(tree_copy, "_CHUNK", 1)
+    former, removed = os.unlink, []
+
+    def unlink(*arguments: Any, **options: Any) -> None:
+        former(*arguments, **options)
+        removed.append(arguments)
+
+    def report(_: CopyProgress) -> None:
+        if removed:
+            raise WorkerFailed("was stopped", field="copy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", unlink)
+        with pytest.raises(WorkerFailed, match="was stopped"):
+            copied(efs, report=report)
+    assert len(removed) == 1
+    assert not (efs / "claims/new").exists()
+    copied(efs)
+    assert described(efs / "claims/new") == described(efs / "claims/old")
 
 
 def test_changes_between_two_attempts_are_copied(efs: Path) -> None:
