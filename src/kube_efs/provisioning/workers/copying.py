@@ -28,7 +28,6 @@ import errno
 import hashlib
 import os
 import stat
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +40,7 @@ from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.errors import CopyDiffers, WorkerFailed, WorkerRefused
 from kube_efs.provisioning.workers.gid_marks import MARKS
 from kube_efs.provisioning.workers.opening import OPEN_DIRECTORY, opened, opened_or_made
-from kube_efs.provisioning.workers.trash import TRASH, entry_name, opened_trash
+from kube_efs.provisioning.workers.trash import TRASH, entry_name
 from kube_efs.provisioning.workers.tree_copy import (
     Report,
     TreeCopier,
@@ -86,24 +85,39 @@ def copy_tree(root: int, target: Directory, terms: CopyTerms, report: Report) ->
             return _copy(attempt, folder, parent, target, terms, report)
 
 
-def discard_abandoned(root: int, *, now: Callable[[], float] = time.time) -> None:
+def discard_abandoned(root: int) -> None:
     """Move copies that nobody continues into the trash, and old records of finished ones; raises OSError."""
     try:
         copies = os.open(COPIES, OPEN_DIRECTORY, dir_fd=root)
     except FileNotFoundError:
         return
     try:
-        with opened_trash(root) as trash:
-            for name in os.listdir(copies):  # noqa: PTH208 - of a descriptor
-                if now() - _changed(name, copies) <= _ABANDONED_SECONDS:
-                    continue
-                kept_as = entry_name("")
-                os.rename(name, kept_as, src_dir_fd=copies, dst_dir_fd=trash)
-                # An attempt that began at this moment must not lose files while it continues.
-                if now() - _changed(kept_as, trash) <= _ABANDONED_SECONDS:
-                    os.rename(kept_as, name, src_dir_fd=trash, dst_dir_fd=copies)
+        # The clock of the server: it has also set the times of the copies, and the one here may differ.
+        os.utime(copies)
+        oldest = os.fstat(copies).st_mtime - _ABANDONED_SECONDS
+        for name in os.listdir(copies):  # noqa: PTH208 - of a descriptor
+            with suppress(FileNotFoundError):  # Another process has discarded it, too.
+                if _changed(name, copies) < oldest:
+                    _discard_abandoned(root, copies, name, oldest)
     finally:
         os.close(copies)
+
+
+def _discard_abandoned(root: int, copies: int, name: str, oldest: float) -> None:
+    # Not into the trash at once: an attempt that begins at this moment must not lose files, and others would
+    # empty the trash before it is moved back. If this process ends here, the name is abandoned in turn.
+    aside = entry_name("")
+    os.rename(name, aside, src_dir_fd=copies, dst_dir_fd=copies)
+    if _changed(aside, copies) >= oldest:
+        try:
+            os.rename(aside, name, src_dir_fd=copies, dst_dir_fd=copies)
+        except OSError as error:
+            # The next attempt has already begun without it.
+            if error.errno not in _IN_USE:
+                raise
+        else:
+            return
+    discard(root, copies, aside)
 
 
 # --- the records of a copy

@@ -635,36 +635,130 @@ def test_only_root_can_enter_the_directory_of_snapshots(efs: Path, target: str, 
     assert stat.S_IMODE((efs / COPIES).stat().st_mode) == 0o700
 
 
-def test_abandoned_copies_get_into_the_trash(efs: Path) -> None:
+class _Clock:
+    """The clock of the server, which need not agree with the one here."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000_000.0
+        self._former = os.utime
+        monkeypatch.setattr(os, "utime", self._utime)
+
+    def _utime(self, place: Any, *times: Any, **options: Any) -> None:
+        if not times and "ns" not in options:
+            times = ((self.now, self.now),)
+        self._former(place, *times, **options)
+
+
+def discard_abandoned(efs: Path) -> None:
+    descriptor = os.open(efs, OPEN_DIRECTORY)
+    try:
+        copying.discard_abandoned(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def test_abandoned_copies_get_into_the_trash_by_the_clock_of_the_server(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (efs / "claims/old/file").write_text("x")
     with killed_after(20), pytest.raises(_Killed):
         copied(efs)
-    changed = (efs / COPIES / TERMS.key).stat().st_mtime
-
-    def discard(now: float) -> None:
-        descriptor = os.open(efs, OPEN_DIRECTORY)
-        copying.discard_abandoned(descriptor, now=lambda: now)
-        os.close(descriptor)
-
-    discard(changed + 6 * DAY)
-    assert (efs / COPIES / TERMS.key).exists()
-    discard(changed + 8 * DAY)
-    assert not (efs / COPIES / TERMS.key).exists()
+    clock = _Clock(monkeypatch)
+    os.utime(efs / COPIES / TERMS.key)
+    for days in (0, 6):
+        clock.now += days * DAY
+        discard_abandoned(efs)
+        assert (efs / COPIES / TERMS.key).exists()
+    clock.now += 2 * DAY
+    discard_abandoned(efs)
+    assert list((efs / COPIES).iterdir()) == []
     assert len(list((efs / TRASH).iterdir())) == 1
 
 
-def test_a_copy_that_continues_at_that_moment_is_put_back(efs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied(efs)
-    former, place = os.rename, efs / COPIES / TERMS.key
-    now = place.stat().st_mtime + 8 * DAY
+@pytest.fixture
+def abandoned(efs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An abandoned copy that lacks only its rename."""
+    filled(efs / "claims/old")
+    ended_before_its_rename(efs)
+    clock = _Clock(monkeypatch)
+    os.utime(efs / COPIES / TERMS.key)
+    clock.now += 8 * DAY
+    return efs / COPIES / TERMS.key
+
+
+def test_a_copy_that_continues_at_that_moment_is_put_back_and_never_in_the_trash(
+    efs: Path, abandoned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = os.rename
 
     def renamed(*arguments: Any, **options: Any) -> None:
-        if place.exists():
-            os.utime(place, (now, now))
+        if abandoned.exists():
+            os.utime(abandoned)
         former(*arguments, **options)
+        assert not (efs / TRASH).exists() or not any((efs / TRASH).iterdir())
 
     monkeypatch.setattr(os, "rename", renamed)
-    descriptor = os.open(efs, OPEN_DIRECTORY)
-    copying.discard_abandoned(descriptor, now=lambda: now)
-    os.close(descriptor)
-    assert place.exists()
+    discard_abandoned(efs)
+    assert (abandoned / "tree/large").exists()
+
+
+def test_a_copy_that_has_begun_again_is_not_replaced_by_the_abandoned_one(
+    efs: Path, abandoned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = os.rename
+
+    def renamed(*arguments: Any, **options: Any) -> None:
+        if abandoned.exists():
+            os.utime(abandoned)
+        former(*arguments, **options)
+        if not abandoned.exists():
+            (abandoned / "tree").mkdir(parents=True)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    discard_abandoned(efs)
+    assert list((efs / COPIES).iterdir()) == [abandoned]
+    assert list((abandoned / "tree").iterdir()) == []
+    assert len(list((efs / TRASH).iterdir())) == 1
+
+
+def test_an_attempt_whose_copy_is_discarded_at_its_beginning_fails_and_the_next_one_is_complete(
+    efs: Path, abandoned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = os.utime
+    discard = at_first(lambda: discard_abandoned(efs))
+
+    def utime(*arguments: Any, **options: Any) -> None:
+        discard()
+        former(*arguments, **options)
+
+    monkeypatch.setattr(os, "utime", utime)
+    with pytest.raises(WorkerFailed, match=r"pvc-1.*or removed"):
+        copied(efs)
+    assert list((efs / "claims/new").iterdir()) == []
+    copied(efs)
+    assert described(efs / "claims/new") == described(efs / "claims/old")
+
+
+def test_a_copy_that_is_removed_after_its_last_file_does_not_become_a_volume(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (efs / "claims/old/file").write_text("x")
+    former = os.rmdir
+
+    def removed(*arguments: Any, **options: Any) -> None:
+        former(*arguments, **options)
+        (efs / COPIES / TERMS.key).rename(efs / "trash")
+
+    monkeypatch.setattr(os, "rmdir", removed)
+    with pytest.raises(WorkerFailed, match=r"pvc-1.*or removed"):
+        copied(efs)
+    assert not (efs / "claims/new").exists()
+
+
+def test_a_copy_that_another_process_discards_does_not_end_the_round(
+    efs: Path, abandoned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: ["gone", *former(folder), "gone, too"])
+    discard_abandoned(efs)
+    assert not abandoned.exists()
