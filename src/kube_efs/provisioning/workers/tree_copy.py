@@ -26,7 +26,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from kube_efs.model.copies import CopyProgress
 from kube_efs.model.errors import WorkerFailed
-from kube_efs.provisioning.workers.opening import NO_DIRECTORY, OPEN_DIRECTORY
+from kube_efs.provisioning.workers.opening import NO_DIRECTORY, OPEN_DIRECTORY, opened
 from kube_efs.provisioning.workers.trash import entry_name, opened_trash
 
 # Others must not enter a directory before it has its owners, which come before its mode.
@@ -37,6 +37,8 @@ _BLOCK_BYTES: Final = 8 * 1024**2
 _DEPTH_MAX: Final = 200
 # How often a file may be replaced while it is copied.
 _REPLACEMENTS_FOLLOWED: Final = 3
+# How often a directory is listed that changes meanwhile.
+_LISTINGS: Final = 10
 _GONE: Final = frozenset({errno.ENOENT, errno.ESTALE})
 _NO_ATTRIBUTES: Final = frozenset({errno.ENOTSUP, errno.ENODATA, errno.ENOSYS})
 # Others belong to the kernel, such as labels of SELinux.
@@ -87,14 +89,14 @@ class TreeCopier:
             raise _failed(path, f"is deeper than {_DEPTH_MAX} directories")
         if not is_new:
             self._remove_vanished(source, target, path)
-        folders: list[tuple[str, os.stat_result]] = []
-        for chunk in _chunks(source, omitted, path):
+        folders: dict[str, os.stat_result] = {}
+        for chunk in self._listed(source, target, omitted, path):
             files = []
             for name, found in chunk:
                 if found.st_dev != self._work.device:
                     continue  # A nested mount belongs to another file system.
                 if stat.S_ISDIR(found.st_mode):
-                    folders.append((name, found))
+                    folders[name] = found
                 elif stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
                     # Not in the threads: two names of a file at the same moment would both be the first.
                     self._copy(self._copy_linked, source, target, (*path, name), found)
@@ -106,8 +108,30 @@ class TreeCopier:
             )
             self._report(self._work.progress)
             self._work.confirm()
-        for name, found in folders:
+        for name, found in folders.items():
             self._copy_folder(source, target, (*path, name), found)
+
+    def _listed(
+        self, source: int, target: int, omitted: frozenset[str], path: Sequence[str]
+    ) -> Iterator[list[tuple[str, os.stat_result]]]:
+        """The names of the source as ``_chunks``, and those that a listing has missed.
+
+        An NFS server may omit names while others are removed. So the directory is listed again until nothing
+        has changed during a listing. The later ones only give what is not in the target yet, and are short.
+        """
+        for listing in range(_LISTINGS):
+            before = _modified(source, path)
+            for chunk in _chunks(source, omitted, path):
+                yield self._missing(chunk, target) if listing else chunk
+            if _modified(source, path) == before:
+                return
+        raise _failed(path, "changes whenever it is listed")
+
+    def _missing(
+        self, chunk: Sequence[tuple[str, os.stat_result]], target: int
+    ) -> list[tuple[str, os.stat_result]]:
+        copies = self._together(partial(stat_or_none, name, target) for name, _ in chunk)
+        return [one for one, copy in zip(chunk, copies, strict=True) if copy is None]
 
     def _together(self, actions: Iterable[Callable[[], _T]]) -> list[_T]:
         """Do all of it in the threads; none of it is in progress afterwards, also not after a failure."""
@@ -375,6 +399,12 @@ def _chunks(
     yield chunk
 
 
+def _modified(folder: int, path: Sequence[str]) -> int:
+    """When names were last added or removed; opened again, because an NFS client then asks the server."""
+    with _about(path), opened(folder, (".",)) as same:
+        return os.fstat(same).st_mtime_ns
+
+
 def _some_names(folder: int) -> list[str]:
     with os.scandir(folder) as listing:
         return [entry.name for entry in islice(listing, _CHUNK)]
@@ -391,7 +421,8 @@ def _about(path: Sequence[str]) -> Iterator[None]:
 
 def _failed(path: Sequence[str], reason: str) -> WorkerFailed:
     remedy = "the copy continues with the next attempt"
-    return WorkerFailed(f"cannot be copied ({reason})", field="file", value="/".join(path), remedy=remedy)
+    value = "/".join(path) or "."
+    return WorkerFailed(f"cannot be copied ({reason})", field="file", value=value, remedy=remedy)
 
 
 def stat_or_none(name: str, folder: int) -> os.stat_result | None:

@@ -314,6 +314,30 @@ def test_changes_between_two_attempts_are_copied(efs: Path) -> None:
     assert described(efs / "claims/new") == described(efs / "claims/old")
 
 
+def list_by_position(monkeypatch: pytest.MonkeyPatch, listed: Callable[[str], None] = lambda _: None) -> None:
+    """A server that counts entries: after a removal, its next answer omits the one that moved up.
+
+    ``listed`` is called with each name that was taken from the listing.
+    """
+    former = os.scandir
+
+    @contextmanager
+    def by_position(folder: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+        def entries() -> Iterator[os.DirEntry[str]]:
+            position = 0
+            while position < len(names := sorted(os.listdir(folder))):
+                with former(folder) as listing:
+                    entry = next(one for one in listing if one.name == names[position])
+                yield entry
+                listed(entry.name)
+                position += 1
+
+        yield entries()
+
+    monkeypatch.setattr(os, "scandir", by_position)
+    monkeypatch.setattr(tree_copy, "_CHUNK", 1)
+
+
 def test_names_that_a_listing_omits_do_not_stay_in_the_copy(
     efs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,25 +351,65 @@ def test_names_that_a_listing_omits_do_not_stay_in_the_copy(
         path.unlink()
     partial = next((efs / ".kube-efs-copies").rglob("tree"))
     assert sum((partial / path.name).exists() for path in gone) > 2
-    former = os.scandir
+    with monkeypatch.context() as patched:
+        list_by_position(patched)
+        copied(efs)
+    assert described(efs / "claims/new") == described(efs / "claims/old")
 
-    @contextmanager
-    def by_position(folder: int) -> Iterator[Iterator[os.DirEntry[str]]]:
-        """A server that counts entries: after a removal, its next answer omits the one that moved up."""
 
-        def entries() -> Iterator[os.DirEntry[str]]:
-            position = 0
-            while position < len(names := sorted(os.listdir(folder))):
-                with former(folder) as listing:
-                    yield next(one for one in listing if one.name == names[position])
-                position += 1
+def test_names_that_a_listing_of_the_source_omits_are_copied(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = efs / "claims/old"
+    for name in ("1", "2", "3", "4"):
+        (old / name).write_text(name)
+    (old / "5").mkdir()
+    os.utime(old, (1, 1))
 
-        yield entries()
+    def vanish(name: str) -> None:
+        if name == "2":
+            (old / "1").unlink(missing_ok=True)
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "scandir", by_position)
-        patched.setattr(tree_copy, "_CHUNK", 1)
+        list_by_position(patched, vanish)
         copied(efs)
+    assert {path.name for path in (efs / "claims/new").iterdir()} >= {path.name for path in old.iterdir()}
+
+
+def test_a_file_that_is_already_copied_is_not_copied_again_by_a_second_listing(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (efs / "claims/old/file").write_text("x")
+    os.utime(efs / "claims/old", (1, 1))
+
+    def change() -> None:
+        with (efs / "claims/old/file").open("a") as file:
+            file.write("y")
+        (efs / "claims/old/file 2").touch()
+
+    with monkeypatch.context() as patched:
+        list_by_position(patched, at_first(change))
+        progress = copied(efs).progress
+    assert progress == CopyProgress(entries=2, copied_bytes=1)
+
+
+def test_a_directory_that_always_changes_fails_the_attempt_with_its_name(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = efs / "claims/old/busy"
+    busy.mkdir()
+    (busy / "file").touch()
+    seconds = count()
+
+    def change(name: str) -> None:
+        if name == "file":
+            os.utime(busy, (1, next(seconds)))
+
+    with monkeypatch.context() as patched:
+        list_by_position(patched, change)
+        with pytest.raises(WorkerFailed, match=r"busy.*changes whenever it is listed"):
+            copied(efs)
+    copied(efs)
     assert described(efs / "claims/new") == described(efs / "claims/old")
 
 
