@@ -157,15 +157,19 @@ class _Attempt:
                 folder = stack.enter_context(opened(self.root, (COPIES, self.key)))
                 os.stat(self.record, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError as error:
-                remedy = "the copy continues with the next attempt"
-                problem = "was taken over by another attempt, or removed"
-                raise WorkerFailed(problem, field="copy", value=self.key, remedy=remedy) from error
+                raise self.lost() from error
             yield folder
 
     def confirm(self) -> None:
         """Raise WorkerFailed unless the copy belongs to this attempt."""
         with self.opened():
             pass
+
+    def lost(self) -> WorkerFailed:
+        """The error of an attempt that has no copy any more."""
+        remedy = "the copy continues with the next attempt"
+        problem = "was taken over by another attempt, or removed"
+        return WorkerFailed(problem, field="copy", value=self.key, remedy=remedy)
 
 
 def _take_over(folder: int) -> str:
@@ -247,6 +251,9 @@ def _copy(
             copier.remove_links()
         os.rmdir(_LINKS, dir_fd=folder)
         with attempt.opened() as own:
+            # An attempt with another source may have discarded it before it noticed this one.
+            if not os.path.samestat(os.fstat(tree), os.stat(_TREE, dir_fd=own, follow_symlinks=False)):
+                raise attempt.lost()
             _finish_top(tree, found, made, owners)
             record = _record(os.fstat(tree).st_ino)
             # Before the rename. After it, users may write into the directory. An attempt that is killed in

@@ -819,6 +819,23 @@ def test_a_copy_that_is_removed_after_its_last_file_does_not_become_a_volume(
     assert not (efs / "claims/new").exists()
 
 
+def test_another_tree_in_the_place_of_the_copy_does_not_become_a_volume(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (efs / "claims/old/file").write_text("x")
+    former, tree = os.rmdir, efs / COPIES / TERMS.key / "tree"
+
+    def replaced(*arguments: Any, **options: Any) -> None:
+        former(*arguments, **options)
+        tree.rename(efs / "trash")
+        tree.mkdir()
+
+    monkeypatch.setattr(os, "rmdir", replaced)
+    with pytest.raises(WorkerFailed, match=r"pvc-1.*or removed"):
+        copied(efs)
+    assert not (efs / "claims/new").exists()
+
+
 def test_a_copy_that_another_process_discards_does_not_end_the_round(
     efs: Path, abandoned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
