@@ -77,10 +77,9 @@ def understood_one(
     with reading(operation, subject=subject):
         if not entries:
             raise InvalidAnswer("it is empty")
-        value = parse(entries[0])
         if key is not None and entries[0].get(key) != subject:
             raise InvalidAnswer(f"it has another {key}")
-        return value
+        return parse(entries[0])
 
 
 def parse_file_system(entry: Mapping[str, Any]) -> FileSystem:

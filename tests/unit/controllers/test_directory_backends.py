@@ -287,9 +287,9 @@ FILE_SYSTEM = {
             id="empty list",
         ),
         pytest.param(
-            lambda: web.json_response({"FileSystems": [{"FileSystemId": "x y"}]}),
+            lambda: web.json_response({"FileSystems": [{"FileSystemId": "fs-1", "LifeCycleState": "x y"}]}),
             "file-system-not-checked",
-            "gave an invalid answer (FileSystemId is not valid)",
+            "gave an invalid answer (LifeCycleState is not valid)",
             id="malformed answer",
         ),
         pytest.param(

@@ -117,7 +117,8 @@ class TreeCopier:
         """The names of the source as ``_chunks``, and those that a listing has missed.
 
         An NFS server may omit names while others are removed. So the directory is listed again until nothing
-        has changed during a listing. The later ones only give what is not in the target yet, and are short.
+        has changed during a listing, at most ten times: each would have to omit the same name. The later ones
+        only give what is not in the target yet, and are short.
         """
         for listing in range(_LISTINGS):
             before = _modified(source, path)
@@ -125,7 +126,6 @@ class TreeCopier:
                 yield self._missing(chunk, target) if listing else chunk
             if _modified(source, path) == before:
                 return
-        raise _failed(path, "changes whenever it is listed")
 
     def _missing(
         self, chunk: Sequence[tuple[str, os.stat_result]], target: int

@@ -393,9 +393,8 @@ def test_a_file_that_is_already_copied_is_not_copied_again_by_a_second_listing(
     assert progress == CopyProgress(entries=2, copied_bytes=1)
 
 
-def test_a_directory_that_always_changes_fails_the_attempt_with_its_name(
-    efs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_always_changes_is_copied(efs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one of a busy mail server; otherwise it would never have a snapshot."""
     busy = efs / "claims/old/busy"
     busy.mkdir()
     (busy / "file").touch()
@@ -407,10 +406,9 @@ def test_a_directory_that_always_changes_fails_the_attempt_with_its_name(
 
     with monkeypatch.context() as patched:
         list_by_position(patched, change)
-        with pytest.raises(WorkerFailed, match=r"busy.*changes whenever it is listed"):
-            copied(efs)
-    copied(efs)
-    assert described(efs / "claims/new") == described(efs / "claims/old")
+        copied(efs)
+    assert next(seconds) > 1  # it was listed again
+    assert described(efs / "claims/new").keys() == described(efs / "claims/old").keys()
 
 
 def test_a_finished_copy_is_not_repeated_into_a_volume_in_use(efs: Path) -> None:
