@@ -219,13 +219,14 @@ def _location(volume: Volume, state: MigrationState, *, is_named: bool) -> Locat
             value=volume.nfs.path,
             remedy="rename the directory, or leave the volume as it is",
         )
-    if is_named or volume.nfs.server == LOOPBACK:
+    if is_named or volume.is_behind_port:
+        # The tunnels of all file systems have the same server.
+        by_annotation = f"name the file system with the annotation {FILE_SYSTEM_ID} of the volume"
         raise MigrationRefused(
             "does not name a known file system",
             field=f"volume {volume.name} spec.nfs.server",
             value=volume.nfs.server,
-            remedy="name the file system with --server, or with the annotation "
-            f"{FILE_SYSTEM_ID} of a volume behind a tunnel",
+            remedy=by_annotation if volume.is_behind_port else "name the file system with --server",
         )
     return None
 

@@ -20,7 +20,9 @@ from kube_efs.migration.plan import Direction, Migration, MigrationRefusal, Sele
 from kube_efs.migration.steps import decide
 from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
 from kube_efs.model.errors import InvalidSetting, InvalidValue, KubeEfsError
+from kube_efs.model.loopback import is_loopback
 from kube_efs.model.names import NameSet
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.report.tables import make_console
 from kube_efs.telemetry.logging import configure
 
@@ -54,6 +56,10 @@ def parse_servers(texts: Sequence[str]) -> MappingProxyType[str, FileSystemId]:
         if not name or not identifier:
             remedy = "write NAME=FILE_SYSTEM_ID"
             raise InvalidSetting("is not a name and an id", field="--server", value=text, remedy=remedy)
+        if is_loopback(name):
+            # It would be that of every volume behind a tunnel, whatever file system its tunnel leads to.
+            remedy = f"name the file system of a volume with its annotation {FILE_SYSTEM_ID}"
+            raise InvalidSetting("is the server of every tunnel", field="--server", value=name, remedy=remedy)
         try:
             found[name] = parse_file_system_id(identifier)
         except InvalidValue as error:

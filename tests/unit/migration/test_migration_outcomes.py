@@ -121,10 +121,20 @@ def test_server_options_are_parsed() -> None:
         assert caught.value.field == "--server"
 
 
+@pytest.mark.parametrize("name", ["127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost", "LOCALHOST."])
+def test_server_option_does_not_accept_the_server_of_all_tunnels(name: str) -> None:
+    """Else each of them would get the same file system, whatever its annotation or port."""
+    with pytest.raises(InvalidSetting) as caught:
+        parse_servers([f"{name}=fs-12"])
+    assert (caught.value.field, caught.value.value) == ("--server", name)
+    assert "efs-stunnel.gnuthought.com/file-system-id" in caught.value.remedy
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         pytest.param(["--server", "nonsense"], id="invalid server"),
+        pytest.param(["--server", "127.0.0.1=fs-12"], id="server of all tunnels"),
         pytest.param(["--wait", "-1"], id="negative time"),
         pytest.param(["--output", "xml"], id="unknown format"),
     ],

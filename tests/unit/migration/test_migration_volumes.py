@@ -305,6 +305,15 @@ def test_refusal_contains_the_reason(changes: dict[str, Any], selection: Selecti
 
 @pytest.mark.parametrize(
     ("selection", "count"),
+@pytest.mark.parametrize("server", ["127.0.0.1", "127.0.0.2", "localhost"])
+def test_remedy_for_an_unknown_tunnel_is_only_the_annotation(server: str) -> None:
+    annotation = "efs-stunnel.gnuthought.com/file-system-id"
+    (refusal,) = _plan(_volume(server, annotations={annotation: None}), targets=TunnelTargets())
+    assert isinstance(refusal, MigrationRefusal)
+    assert annotation in refusal.error.remedy
+    assert "--server" not in refusal.error.remedy
+
+
     [
         pytest.param(Selection(), 1, id="all claims"),
         pytest.param(
