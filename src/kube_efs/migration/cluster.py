@@ -1,7 +1,6 @@
 """Reads and writes the objects of migrations in the Kubernetes API; everything raises KubeError."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,14 +17,15 @@ from kube_efs.kube.volumes import VolumeStore
 from kube_efs.migration.errors import MigrationRefused
 from kube_efs.migration.journal import ANNOTATION, Journal, read_journal, write_journal
 from kube_efs.migration.manifests import Manifest, plain_claim, same_claim
-from kube_efs.migration.plan import Migration, MigrationState
-from kube_efs.migration.steps import MigrationStep, Seen
-from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.migration.marks import Mark, marking, read_mark
+from kube_efs.migration.plan import Direction, Migration, MigrationState
+from kube_efs.migration.steps import MigrationStep, Move, Seen
+from kube_efs.model.claims import Claim, ReclaimPolicy
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import CONFIG_MAP_KEY, TunnelTargets, parse_targets
 from kube_efs.model.errors import KubeDenied, KubeNotFound
 from kube_efs.model.names import Names
-from kube_efs.model.volumes import DRIVER, Volume
+from kube_efs.model.volumes import DRIVER, FINALIZER, Volume
 
 
 # The client's own classes drop fields of newer versions of Kubernetes; these do not take their place there.
@@ -43,10 +43,11 @@ class ClaimManifest(GenericNamespacedResource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The claim and its volumes, and the journal."""
+    """The claim and its volumes, and the journal; ``claim`` is the whole claim."""
 
     seen: Seen
     journal: Journal
+    claim: Manifest | None
 
 
 class MigrationStore:
@@ -93,21 +94,25 @@ class MigrationStore:
 
     async def look(self, migration: Migration) -> Look:
         """The claim and its two volumes; raises MigrationRefused when a name belongs to another object."""
-        nfs, csi = await self._volume(migration.nfs), await self._volume(migration.csi)
+        # In this order, each direction sees the mark of the other one that was written before its own.
+        target = await self._volume(migration.move.target)
         claim = await self._claim(migration)
+        source = await self._volume(migration.move.source)
+        nfs, csi = (source, target) if migration.direction is Direction.FORWARD else (target, source)
         journal = migration.journal if csi is None else _journal_on(csi)
         _check_same(nfs, journal)
-        old, new = (read_volume(one) if one else None for one in (nfs, csi))
-        forward = migration.move.target == migration.csi
         seen = Seen(
             claim=read_claim(claim) if claim else None,
-            source=old if forward else new,
-            target=new if forward else old,
+            source=read_volume(source) if source else None,
+            target=read_volume(target) if target else None,
+            claim_mark=read_mark(claim) if claim else None,
+            source_mark=read_mark(source) if source else None,
+            target_mark=read_mark(target) if target else None,
             users=await self._users(migration) if claim else (),
             recorded=claim is not None and same_claim(plain_claim(claim), journal.claim),
             policies_recorded=_policies(journal) == _policies(migration.journal),
         )
-        return Look(seen=seen, journal=journal)
+        return Look(seen=seen, journal=journal, claim=claim)
 
     async def _volume(self, name: str) -> Manifest | None:
         try:
@@ -131,64 +136,112 @@ class MigrationStore:
         return tuple(sorted(_name(pod) for pod in pods if migration.claim in _claims_of(pod)))
 
     async def take(self, step: MigrationStep, migration: Migration, look: Look) -> None:
-        """Make the change to these objects, and to no other objects of the same names."""
+        """Make the change to these objects as they were seen.
+
+        Raises KubeConflict if one has changed since: the request may take effect minutes later, and then
+        another step may be the right one.
+        """
         move, seen = migration.move, look.seen
         match step:
             case MigrationStep.MAKE_TARGET:
                 with translated(f"volume {move.target}"):
                     await self._client.create(VolumeManifest(**migration.target_volume))
             case MigrationStep.KEEP_SOURCE:
-                await self._set_policy(seen.source, ReclaimPolicy.RETAIN)
+                await self._patch_volume(seen.source, _policy_patch(ReclaimPolicy.RETAIN, Mark.LEAVING))
             case MigrationStep.RECORD:
                 await self._record(migration, look)
-            case MigrationStep.REOPEN_TARGET:
-                spec = {"claimRef": {"uid": None, "resourceVersion": None}}
-                await self._patch_volume(seen.target, {"spec": spec})
+            case MigrationStep.MARK_CLAIM | MigrationStep.KEEP_CLAIM:
+                mark = Mark.LEAVING if step is MigrationStep.MARK_CLAIM else None
+                await self._mark_claim(seen.claim, mark)
             case MigrationStep.REMOVE_CLAIM:
-                await self._remove_claim(migration, seen)
+                await self._remove_claim(seen.claim)
             case MigrationStep.MAKE_CLAIM:
                 with translated(f"claim {move.namespace}/{move.claim}"):
                     await self._client.create(ClaimManifest(**migration.new_claim(look.journal)))
-            case MigrationStep.RESTORE_POLICY:
-                await self._set_policy(seen.target, move.policy)
             case MigrationStep.REMOVE_SOURCE:
-                if seen.source:
-                    await self._volumes.delete(seen.source)
-
-    async def _set_policy(self, volume: Volume | None, policy: ReclaimPolicy) -> None:
-        await self._patch_volume(volume, {"spec": {"persistentVolumeReclaimPolicy": str(policy)}})
+                await self._remove_source(seen.source)
+            case _:
+                await self._patch_volume(seen.target, _target_patch(step, move, seen))
 
     async def _record(self, migration: Migration, look: Look) -> None:
         """Record the current claim, but keep its first class, which a rollback needs; and the policies."""
-        body = await self._claim(migration)
         csi = next((one for one in (look.seen.source, look.seen.target) if one and one.csi), None)
-        if body is None or csi is None:
+        if look.claim is None:
             return
         first_class = look.journal.claim["spec"].get("storageClassName", "")
-        claim = plain_claim(body)
+        claim = plain_claim(look.claim)
         spec = {**claim["spec"], "storageClassName": first_class}
         text = write_journal(replace(migration.journal, claim={**claim, "spec": spec}))
         await self._patch_volume(csi, {"metadata": {"annotations": {ANNOTATION: text}}})
 
-    async def _remove_claim(self, migration: Migration, seen: Seen) -> None:
-        if seen.claim is None:
+    async def _mark_claim(self, claim: Claim | None, mark: Mark | None) -> None:
+        if claim is None:
             return
-        with suppress(KubeNotFound), translated(f"claim {seen.claim.key}"):
+        patch = {"metadata": {**marking(mark), **_exactly(claim)}}
+        with translated(f"claim {claim.key}"):
+            await self._client.patch(
+                ClaimManifest, claim.name, patch, namespace=claim.namespace, patch_type=PatchType.MERGE
+            )
+
+    async def _remove_claim(self, claim: Claim | None) -> None:
+        if claim is None:
+            return
+        with translated(f"claim {claim.key}"):
             await delete_exactly(
                 self._client,
                 ClaimManifest,
-                seen.claim.name,
-                seen.claim.uid,
-                namespace=migration.namespace,
+                claim.name,
+                claim.uid,
+                namespace=claim.namespace,
+                resource_version=claim.resource_version,
             )
+
+    async def _remove_source(self, volume: Volume | None) -> None:
+        if volume is None:
+            return
+        if not volume.deleting:
+            await self._volumes.terminate(volume)
+        if FINALIZER in volume.finalizers:
+            await self._volumes.release(volume)
 
     async def _patch_volume(self, volume: Volume | None, patch: Mapping[str, Any]) -> None:
         if volume is None:
             return
-        # The uid makes the patch fail, instead of changing a new volume of the same name.
-        guarded = {**patch, "metadata": {"uid": volume.uid, **patch.get("metadata", {})}}
+        exact = {**patch, "metadata": {**patch.get("metadata", {}), **_exactly(volume)}}
         with translated(f"volume {volume.name}"):
-            await self._client.patch(VolumeManifest, volume.name, guarded, patch_type=PatchType.MERGE)
+            await self._client.patch(VolumeManifest, volume.name, exact, patch_type=PatchType.MERGE)
+
+
+def _exactly(found: Claim | Volume) -> Manifest:
+    """The metadata with which a patch changes this object only, and only as it was seen."""
+    return {"uid": found.uid, "resourceVersion": found.resource_version}
+
+
+def _policy_patch(policy: ReclaimPolicy, mark: Mark) -> Manifest:
+    return {"metadata": marking(mark), "spec": {"persistentVolumeReclaimPolicy": str(policy)}}
+
+
+def _target_patch(step: MigrationStep, move: Move, seen: Seen) -> Manifest:
+    match step:
+        case MigrationStep.REOPEN_TARGET:
+            patch = _policy_patch(ReclaimPolicy.RETAIN, Mark.ARRIVING)
+            return {**patch, "spec": {**patch["spec"], "claimRef": _reservation(move)}}
+        case MigrationStep.RESTORE_POLICY:
+            return _policy_patch(seen.final_policy(move), Mark.ARRIVED)
+        case _:
+            return {"metadata": marking(Mark.ARRIVING)}
+
+
+def _reservation(move: Move) -> Manifest:
+    """The complete reference to the claim with any uid; the volume may have been recreated without one."""
+    reference = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+    return {
+        **reference,
+        "namespace": move.namespace,
+        "name": move.claim,
+        "uid": None,
+        "resourceVersion": None,
+    }
 
 
 def _policies(journal: Journal) -> tuple[ReclaimPolicy, ReclaimPolicy]:

@@ -8,6 +8,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from kube_efs.migration.marks import MARK
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.volumes import FINALIZER
 
@@ -22,6 +23,7 @@ _BINDING = frozenset(
         "volume.kubernetes.io/storage-provisioner",
         "volume.kubernetes.io/selected-node",
         BETA_CLASS,  # the field says it
+        MARK,  # a new object gets its own
     }
 )
 # Their controllers add them while something uses the object. On a new claim, nothing would remove that of a

@@ -9,6 +9,7 @@ from kube_efs.kube.reading import read_volume
 from kube_efs.migration.errors import MigrationRefused
 from kube_efs.migration.journal import ANNOTATION, Journal, read_journal
 from kube_efs.migration.manifests import Manifest, claim_with, kept_volume, plain_claim, plain_volume
+from kube_efs.migration.marks import KEPT, Mark, marked, read_mark
 from kube_efs.migration.steps import Move
 from kube_efs.migration.translating import Translation, csi_name, translate
 from kube_efs.model.claims import ReclaimPolicy
@@ -90,7 +91,8 @@ class Migration:
     @property
     def target_volume(self) -> Manifest:
         """The target volume to create."""
-        return self.csi_volume if self.direction is Direction.FORWARD else kept_volume(self.journal.volume)
+        forward = self.direction is Direction.FORWARD
+        return marked(self.csi_volume if forward else kept_volume(self.journal.volume), Mark.ARRIVING)
 
     def new_claim(self, journal: Journal) -> Manifest:
         """The claim to create, from the current journal."""
@@ -128,7 +130,7 @@ def plan(
 def _begun(
     state: MigrationState, selection: Selection, direction: Direction
 ) -> Iterator[Migration | MigrationRefusal]:
-    names = {body["metadata"]["name"] for body in state.volumes}
+    by_name = {body["metadata"]["name"]: body for body in state.volumes}
     for body in state.volumes:
         note = (body["metadata"].get("annotations") or {}).get(ANNOTATION)
         volume = read_volume(body)
@@ -136,33 +138,49 @@ def _begun(
             continue
         try:
             journal = read_journal(note, volume=volume.name)
+            # A volume that was copied for another claim has the annotation, too.
+            if not _is_of(journal, volume):
+                continue
             first_class = journal.claim["spec"].get("storageClassName", "")
-            has_nfs_volume = journal.volume["metadata"]["name"] in names
-            is_open = direction is Direction.BACK or has_nfs_volume
-            if not has_nfs_volume:
-                journal = _with_chosen_policy(journal, volume)
+            source = body if direction is Direction.BACK else by_name.get(journal.volume["metadata"]["name"])
+            is_open = source is not None or read_mark(body) in KEPT
             if is_open and selection.has(volume, volume.storage_class, first_class):
-                yield _continued(volume, body, journal, state, direction)
+                yield _continued(volume, body, journal, state, direction, source)
         except InvalidValue as error:
             if selection.has(volume, volume.storage_class):
                 yield _refusal(volume, error)
 
 
-def _with_chosen_policy(journal: Journal, volume: Volume) -> Journal:
-    """With Retain, if an administrator has chosen it for the CSI volume since it was migrated.
+def _is_of(journal: Journal, volume: Volume) -> bool:
+    claim = journal.claim["metadata"]
+    reference = volume.claim
+    return reference is None or (reference.namespace, reference.name) == (claim["namespace"], claim["name"])
 
-    Without its NFS volume, a migration is complete, and has set the policy in the journal.
-    """
-    if not (journal.policy is ReclaimPolicy.DELETE and volume.reclaim_policy is ReclaimPolicy.RETAIN):
+
+def _with_chosen_policy(journal: Journal, source: Volume, mark: Mark | None) -> Journal:
+    """With Retain, if the source has it by the choice of an administrator, and not of a migration."""
+    recorded = journal.nfs_policy if source.csi is None else journal.policy
+    is_retained = source.reclaim_policy is ReclaimPolicy.RETAIN and recorded is not ReclaimPolicy.RETAIN
+    if not is_retained or mark in KEPT:
         return journal
     return replace(journal, policy=ReclaimPolicy.RETAIN, volume=kept_volume(journal.volume))
 
 
 def _continued(
-    volume: Volume, body: Manifest, journal: Journal, state: MigrationState, direction: Direction
+    volume: Volume,
+    body: Manifest,
+    journal: Journal,
+    state: MigrationState,
+    direction: Direction,
+    source: Manifest | None,
 ) -> Migration:
     location = locate(volume, TunnelTargets())
     nfs = read_volume(journal.volume)
+    source_policy = journal.nfs_policy
+    if source is not None:
+        found = read_volume(source)
+        source_policy = found.reclaim_policy
+        journal = _with_chosen_policy(journal, found, read_mark(source))
     if direction is Direction.BACK and nfs.port and location and nfs.nfs and nfs.nfs.server == LOOPBACK:
         leads_to = state.targets.file_system_at(nfs.port)
         if leads_to not in {None, location.file_system_id}:
@@ -180,7 +198,7 @@ def _continued(
         csi=volume.name,
         place=str(location or ""),
         direction=direction,
-        source_policy=volume.reclaim_policy if direction is Direction.BACK else journal.nfs_policy,
+        source_policy=source_policy,
         journal=journal,
         # It may be about to go, by a way back that was interrupted, and then has to be recreated.
         csi_volume=kept_volume(plain_volume(body)),

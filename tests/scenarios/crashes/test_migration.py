@@ -44,7 +44,7 @@ kind: ClusterRole
 metadata: {name: migrator}
 rules:
 - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, create, patch, delete]}
-- {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, create, delete]}
+- {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, create, patch, delete]}
 - {apiGroups: [""], resources: [pods], verbs: [list]}
 - {apiGroups: [storage.k8s.io], resources: [csidrivers], verbs: [get]}
 - {apiGroups: [""], resources: [configmaps], resourceNames: [CONFIG_MAP], verbs: [get]}

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from conftest import Eventually
@@ -20,6 +21,7 @@ from kube_efs.migration.moving import move_claim
 from kube_efs.migration.plan import Direction, Migration, Selection, plan
 from kube_efs.migration.steps import MigrationStep
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
+from kube_efs.model.errors import KubeConflict, KubeUnavailable
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.volumes import PROVISIONED_BY, Volume
 from tinykube.controllers.running import run_controllers
@@ -33,9 +35,9 @@ class KilledError(BaseException):
 
 
 class KilledStore(MigrationStore):
-    """Simulates a kill after that many steps."""
+    """Simulates a kill after that many steps, or after that step."""
 
-    def __init__(self, client: AsyncClient, *, after: int | None = None) -> None:
+    def __init__(self, client: AsyncClient, *, after: int | MigrationStep | None = None) -> None:
         super().__init__(client)
         self.taken: list[MigrationStep] = []
         self._after = after
@@ -43,8 +45,29 @@ class KilledStore(MigrationStore):
     async def take(self, step: MigrationStep, migration: Migration, look: Look) -> None:
         await super().take(step, migration, look)
         self.taken.append(step)
-        if len(self.taken) == self._after:
+        if self._after in {len(self.taken), step}:
             raise KilledError
+
+
+class LateStore(MigrationStore):
+    """The request of that step is stalled: the client gives it up, and it takes effect with ``arrive``."""
+
+    def __init__(self, client: AsyncClient, late: MigrationStep) -> None:
+        super().__init__(client)
+        self._late = late
+        self._request: Coroutine[None, None, None] | None = None
+
+    async def take(self, step: MigrationStep, migration: Migration, look: Look) -> None:
+        request = super().take(step, migration, look)
+        if step is not self._late:
+            await request
+            return
+        self._request = request
+        raise KubeUnavailable("could not be reached (ReadTimeout)", field=str(step))
+
+    async def arrive(self) -> None:
+        assert self._request
+        await self._request
 
 
 class Site:
@@ -115,6 +138,18 @@ class Site:
             PersistentVolumeClaim, "data", patch, namespace=self.namespace, patch_type=PatchType.MERGE
         )
 
+    async def set_policy(self, volume: str, policy: ReclaimPolicy) -> None:
+        patch = {"spec": {"persistentVolumeReclaimPolicy": str(policy)}}
+        await self.client.patch(PersistentVolume, volume, patch, patch_type=PatchType.MERGE)
+
+    async def manifest(self, volume: str) -> dict[str, Any]:
+        """The volume as a tool that keeps manifests has it: with Retain, and reserved for no claim."""
+        body = json.loads(json.dumps((await self.client.get(PersistentVolume, volume)).to_dict()))
+        spec = {**body["spec"], "persistentVolumeReclaimPolicy": "Retain"}
+        del spec["claimRef"]
+        metadata = {"name": volume, "annotations": body["metadata"]["annotations"]}
+        return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec}
+
     async def plan(
         self, direction: Direction, new_class: str | None = None, store: MigrationStore | None = None
     ) -> list[Migration]:
@@ -174,6 +209,7 @@ async def test_claim_is_moved_in_both_directions(sites: Callable[[str], Site]) -
     assert store.taken == [
         MigrationStep.MAKE_TARGET,
         MigrationStep.KEEP_SOURCE,
+        MigrationStep.MARK_CLAIM,
         MigrationStep.REMOVE_CLAIM,
         MigrationStep.MAKE_CLAIM,
         MigrationStep.RESTORE_POLICY,
@@ -205,7 +241,7 @@ async def test_migration_killed_at_any_step_is_completed_by_the_next(
         await site.move(onwards)
         await site.has_arrived(f"{site.nfs}-csi" if onwards is FORWARD else site.nfs, "efs")
 
-    await asyncio.gather(*(try_one(steps) for steps in range(1, 7)))
+    await asyncio.gather(*(try_one(steps) for steps in range(1, 8)))
 
 
 async def test_policy_that_was_chosen_after_the_migration_stays_after_the_way_back(
@@ -217,8 +253,7 @@ async def test_policy_that_was_chosen_after_the_migration_stays_after_the_way_ba
         site = sites(f"kept-{steps or 0}-{onwards.name.lower()}")
         await site.make()
         await site.move(FORWARD)
-        retain = {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}
-        await site.client.patch(PersistentVolume, f"{site.nfs}-csi", retain, patch_type=PatchType.MERGE)
+        await site.set_policy(f"{site.nfs}-csi", ReclaimPolicy.RETAIN)
         with suppress(KilledError):
             await site.move(BACK, KilledStore(site.client, after=steps))
         await site.move(onwards)
@@ -226,8 +261,104 @@ async def test_policy_that_was_chosen_after_the_migration_stays_after_the_way_ba
         assert (volume.csi is None) is (onwards is BACK)
         assert volume.reclaim_policy is ReclaimPolicy.RETAIN
 
-    ways = [(None, BACK), *((steps, onwards) for steps in range(1, 6) for onwards in (FORWARD, BACK))]
+    ways = [(None, BACK), *((steps, onwards) for steps in range(1, 8) for onwards in (FORWARD, BACK))]
     await asyncio.gather(*(try_one(*way) for way in ways))
+
+
+@pytest.mark.parametrize("direction", [FORWARD, BACK])
+async def test_policy_that_was_chosen_after_it_was_restored_stays(
+    direction: Direction, sites: Callable[[str], Site]
+) -> None:
+    async def try_one(onwards: Direction) -> None:
+        site = sites(f"chosen-{onwards.name.lower()}")
+        await site.make()
+        if direction is BACK:
+            await site.move(FORWARD)
+        with pytest.raises(KilledError):
+            await site.move(direction, KilledStore(site.client, after=MigrationStep.RESTORE_POLICY))
+        target = f"{site.nfs}-csi" if direction is FORWARD else site.nfs
+        await site.set_policy(target, ReclaimPolicy.RETAIN)
+        await site.move(onwards)
+        (volume,) = (await site.volumes()).values()
+        assert (volume.csi is None) is (onwards is BACK)
+        assert volume.reclaim_policy is ReclaimPolicy.RETAIN
+
+    await asyncio.gather(try_one(FORWARD), try_one(BACK))
+
+
+@pytest.mark.parametrize("direction", [FORWARD, BACK])
+async def test_policy_that_was_chosen_stays_when_the_old_volume_exists_again(
+    direction: Direction, sites: Callable[[str], Site]
+) -> None:
+    site = sites("again")
+    await site.make()
+    old = await site.manifest("again-old")
+    await site.move(FORWARD)
+    await site.set_policy("again-old-csi", ReclaimPolicy.RETAIN)
+    old["spec"]["claimRef"] = {"kind": "PersistentVolumeClaim", "namespace": "again", "name": "data"}
+    await site.client.create(from_dict(old))
+    await site.move(direction)
+    (volume,) = (await site.volumes()).values()
+    assert (volume.csi is None) is (direction is BACK)
+    assert volume.reclaim_policy is ReclaimPolicy.RETAIN
+
+
+@pytest.mark.parametrize(("direction", "undo"), [(FORWARD, BACK), (BACK, FORWARD)])
+async def test_late_deletion_does_not_delete_a_claim_that_was_moved_back(
+    direction: Direction, undo: Direction, sites: Callable[[str], Site]
+) -> None:
+    """Else the volume, which has Delete again, would be released, and its data removed."""
+    site = sites("late")
+    await site.make()
+    if direction is BACK:
+        await site.move(FORWARD)
+    late = LateStore(site.client, MigrationStep.REMOVE_CLAIM)
+    with pytest.raises(KubeUnavailable):
+        await site.move(direction, late)
+    await site.move(undo)
+    with pytest.raises(KubeConflict):
+        await late.arrive()
+    await site.has_arrived("late-old" if undo is BACK else "late-old-csi", "efs")
+
+
+@pytest.mark.parametrize(("direction", "undo"), [(FORWARD, BACK), (BACK, FORWARD)])
+async def test_late_policy_does_not_reach_the_volume_of_a_claim_that_is_being_moved_on(
+    direction: Direction, undo: Direction, sites: Callable[[str], Site]
+) -> None:
+    """Else the volume, which has lost its claim, would get Delete, and its data would be removed."""
+    site = sites("late")
+    await site.make()
+    if direction is BACK:
+        await site.move(FORWARD)
+    late = LateStore(site.client, MigrationStep.RESTORE_POLICY)
+    with pytest.raises(KubeUnavailable):
+        await site.move(direction, late)
+    with pytest.raises(KilledError):
+        await site.move(undo, KilledStore(site.client, after=MigrationStep.REMOVE_CLAIM))
+    with pytest.raises(KubeConflict):
+        await late.arrive()
+    assert {one.reclaim_policy for one in (await site.volumes()).values()} == {ReclaimPolicy.RETAIN}
+    await site.move(undo)
+    await site.has_arrived("late-old" if undo is BACK else "late-old-csi", "efs")
+
+
+async def test_late_deletion_of_a_volume_does_not_delete_the_target_of_the_other_direction(
+    sites: Callable[[str], Site],
+) -> None:
+    """The annotation of this volume is the only record of the deleted claim."""
+    site = sites("late")
+    await site.make()
+    with pytest.raises(KilledError):
+        await site.move(FORWARD, KilledStore(site.client, after=MigrationStep.KEEP_SOURCE))
+    late = LateStore(site.client, MigrationStep.REMOVE_SOURCE)
+    with pytest.raises(KubeUnavailable):
+        await site.move(BACK, late)
+    with pytest.raises(KilledError):
+        await site.move(FORWARD, KilledStore(site.client, after=MigrationStep.REMOVE_CLAIM))
+    with pytest.raises(KubeConflict):
+        await late.arrive()
+    await site.move(FORWARD)
+    await site.has_arrived("late-old-csi", "efs")
 
 
 async def test_claim_in_use_is_not_changed_until_its_pod_is_deleted(
@@ -288,6 +419,70 @@ async def test_foreign_volume_with_the_target_name_is_not_changed(sites: Callabl
     with pytest.raises(MigrationRefused, match="was not created by a migration"):
         await move_claim(MigrationStore(site.client), migration, lambda _: None)
     assert (await site.volumes())["taken-old"].reclaim_policy is ReclaimPolicy.DELETE
+
+
+async def _bind_other_claim(site: Site, volume: dict[str, Any]) -> None:
+    """Create the volume and, in another namespace, a claim that is bound to it."""
+    name = volume["metadata"]["name"]
+    await site.client.create(from_dict(volume))
+    await site.client.create(Namespace(metadata=ObjectMeta(name="other")))
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "db", "namespace": "other"},
+        "spec": {**spec, "storageClassName": "efs", "volumeName": name},
+    }
+    await site.client.create(from_dict(claim))
+    await site._eventually(lambda: _is_bound(site, "db"))
+
+
+async def _is_bound(site: Site, name: str) -> bool:
+    found = await site.client.get(PersistentVolumeClaim, name, namespace="other")
+    return read_claim(found.to_dict()).phase is ClaimPhase.BOUND
+
+
+async def test_volume_that_another_claim_has_got_is_not_taken_from_it(sites: Callable[[str], Site]) -> None:
+    site = sites("team")
+    await site.make()
+    old = await site.manifest("team-old")
+    await site.move(FORWARD)
+    await _bind_other_claim(site, old)
+    before = (await site.client.get(PersistentVolume, "team-old")).to_dict()
+    store = KilledStore(site.client)
+    with pytest.raises(MigrationRefused) as caught:
+        await site.move(BACK, store)
+    assert (caught.value.field, caught.value.value) == ("volume team-old spec.claimRef", "other/db")
+    assert store.taken == []
+    assert (await site.client.get(PersistentVolume, "team-old")).to_dict() == before
+
+
+async def test_copy_of_a_migrated_volume_is_not_migrated_back(sites: Callable[[str], Site]) -> None:
+    site = sites("team")
+    await site.make()
+    await site.move(FORWARD)
+    copy = await site.manifest("team-old-csi")
+    copy["metadata"]["name"] = "shared"
+    copy["spec"]["claimRef"] = {"kind": "PersistentVolumeClaim", "namespace": "other", "name": "db"}
+    await _bind_other_claim(site, copy)
+    state = await MigrationStore(site.client).state(OPENSHIFT_EFS_STUNNEL, None, {})
+    (migration,) = plan(state, Selection(), BACK)
+    assert isinstance(migration, Migration)
+    assert migration.csi == "team-old-csi"
+
+
+async def test_way_back_uses_a_volume_that_was_recreated_without_a_claim(
+    sites: Callable[[str], Site],
+) -> None:
+    site = sites("team")
+    await site.make()
+    old = await site.manifest("team-old")
+    await site.move(FORWARD)
+    await site.client.create(from_dict(old))
+    store = KilledStore(site.client)
+    await site.move(BACK, store)
+    assert store.taken.count(MigrationStep.REOPEN_TARGET) == 1
+    await site.has_arrived("team-old", "efs")
 
 
 async def test_missing_reaction_of_kubernetes_is_reported_after_a_timeout(

@@ -2,12 +2,14 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_efs.migration.errors import ClaimInUse, MigrationRefused
+from kube_efs.migration.marks import Mark
 from kube_efs.migration.steps import MigrationStep, Move, Seen, Wait, decide
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
 from kube_efs.model.efs.ids import ClaimUid
@@ -40,6 +42,9 @@ RESERVED, NEW = _volume("new", None, phase="Available"), _volume("new")
 RELEASED = _volume("old", phase="Released")
 READY = _volume("new", policy="Delete")
 STALE = _volume("new", ClaimUid("gone"), phase="Released")
+# The marks of a move that has not made its last step.
+MARKS: dict[str, Any] = {"source_mark": Mark.LEAVING, "target_mark": Mark.ARRIVING}
+RESTORED: dict[str, Any] = {"source_mark": Mark.LEAVING, "target_mark": Mark.ARRIVED}
 
 
 @pytest.mark.parametrize(
@@ -55,21 +60,63 @@ STALE = _volume("new", ClaimUid("gone"), phase="Released")
             Seen(claim=_claim(), source=OLD, target=RESERVED), MigrationStep.KEEP_SOURCE, id="target exists"
         ),
         pytest.param(
-            Seen(claim=_claim(), source=KEPT, target=RESERVED), MigrationStep.RECORD, id="claim changed"
+            Seen(claim=_claim(), source=OLD, target=RESERVED, policies_recorded=False),
+            MigrationStep.RECORD,
+            id="another policy was chosen, target exists",
         ),
         pytest.param(
-            Seen(claim=_claim(), source=KEPT, target=RESERVED, recorded=True),
-            MigrationStep.REMOVE_CLAIM,
+            Seen(claim=_claim(), source=KEPT, target=RESERVED, recorded=True, source_mark=Mark.ARRIVING),
+            MigrationStep.KEEP_SOURCE,
+            id="other direction has kept the source",
+        ),
+        pytest.param(
+            Seen(claim=_claim(), source=KEPT, target=RESERVED, **MARKS),
+            MigrationStep.RECORD,
+            id="claim changed",
+        ),
+        pytest.param(
+            Seen(claim=_claim(), source=KEPT, target=RESERVED, recorded=True, **MARKS),
+            MigrationStep.MARK_CLAIM,
             id="everything is recorded",
         ),
         pytest.param(
-            Seen(claim=_claim(), source=KEPT, target=STALE, recorded=True),
+            Seen(
+                claim=_claim(), source=KEPT, target=RESERVED, recorded=True, claim_mark=Mark.LEAVING, **MARKS
+            ),
+            MigrationStep.REMOVE_CLAIM,
+            id="claim is marked",
+        ),
+        pytest.param(
+            Seen(claim=_claim(), source=KEPT, target=STALE, recorded=True, **MARKS),
             MigrationStep.REOPEN_TARGET,
             id="target has another claim recorded",
         ),
-        pytest.param(Seen(source=RELEASED, target=RESERVED), MigrationStep.MAKE_CLAIM, id="claim is deleted"),
         pytest.param(
-            Seen(source=RELEASED, target=STALE),
+            Seen(claim=_claim(), source=KEPT, target=replace(RESERVED, claim=None), recorded=True, **MARKS),
+            MigrationStep.REOPEN_TARGET,
+            id="target has no claim recorded",
+        ),
+        pytest.param(
+            Seen(
+                claim=_claim(),
+                source=KEPT,
+                target=replace(RESERVED, reclaim_policy=DELETE),
+                recorded=True,
+                **MARKS,
+            ),
+            MigrationStep.REOPEN_TARGET,
+            id="target has Delete",
+        ),
+        pytest.param(
+            Seen(claim=_claim(), source=KEPT, target=RESERVED, recorded=True, source_mark=Mark.LEAVING),
+            MigrationStep.REOPEN_TARGET,
+            id="target has no mark",
+        ),
+        pytest.param(
+            Seen(source=RELEASED, target=RESERVED, **MARKS), MigrationStep.MAKE_CLAIM, id="claim is deleted"
+        ),
+        pytest.param(
+            Seen(source=RELEASED, target=STALE, **MARKS),
             MigrationStep.REOPEN_TARGET,
             id="claim is deleted, target has another recorded",
         ),
@@ -79,23 +126,76 @@ STALE = _volume("new", ClaimUid("gone"), phase="Released")
             id="not retained yet",
         ),
         pytest.param(
-            Seen(claim=_claim("new"), source=RELEASED, target=NEW),
+            Seen(claim=_claim("new"), source=RELEASED, target=NEW, claim_mark=Mark.LEAVING, **MARKS),
+            MigrationStep.KEEP_CLAIM,
+            id="other direction has marked the claim",
+        ),
+        pytest.param(
+            Seen(claim=_claim("new"), source=RELEASED, target=NEW, source_mark=Mark.ARRIVING),
+            MigrationStep.KEEP_SOURCE,
+            id="other direction has kept the source, which is left",
+        ),
+        pytest.param(
+            Seen(
+                claim=_claim("new"),
+                source=RELEASED,
+                target=NEW,
+                source_mark=Mark.LEAVING,
+                target_mark=Mark.LEAVING,
+            ),
+            MigrationStep.KEEP_TARGET,
+            id="other direction has kept the target",
+        ),
+        pytest.param(
+            Seen(claim=_claim("new"), source=RELEASED, target=NEW, **MARKS),
             MigrationStep.RESTORE_POLICY,
             id="bound to target",
         ),
         pytest.param(
-            Seen(claim=_claim("new"), source=RELEASED, target=READY),
+            Seen(claim=_claim("new"), source=RELEASED, target=READY, source_mark=Mark.LEAVING),
+            MigrationStep.RESTORE_POLICY,
+            id="policy was never changed",
+        ),
+        pytest.param(
+            Seen(claim=_claim("new"), source=RELEASED, target=READY, **RESTORED),
             MigrationStep.REMOVE_SOURCE,
             id="policy restored",
+        ),
+        pytest.param(
+            Seen(claim=_claim("new"), source=RELEASED, target=NEW, **RESTORED),
+            MigrationStep.REMOVE_SOURCE,
+            id="another policy was chosen after it was restored",
         ),
         pytest.param(
             Seen(
                 claim=_claim("new"),
                 source=replace(RELEASED, deleting=True, finalizers=(FINALIZER,)),
                 target=READY,
+                **RESTORED,
             ),
             MigrationStep.REMOVE_SOURCE,
             id="source has the finalizer",
+        ),
+        pytest.param(
+            Seen(claim=_claim("new"), target=NEW, target_mark=Mark.ARRIVING),
+            MigrationStep.RESTORE_POLICY,
+            id="source is gone before the policy was restored",
+        ),
+        pytest.param(
+            Seen(claim=_claim("new", phase=ClaimPhase.PENDING), source=RELEASED, target=STALE, **MARKS),
+            MigrationStep.REOPEN_TARGET,
+            id="claim was created late, target has another recorded",
+        ),
+        pytest.param(
+            Seen(
+                claim=_claim(uid=ClaimUid("late"), phase=ClaimPhase.PENDING),
+                source=RELEASED,
+                target=RESERVED,
+                recorded=True,
+                **MARKS,
+            ),
+            MigrationStep.MARK_CLAIM,
+            id="claim was created late, source has another recorded",
         ),
         pytest.param(Seen(claim=_claim("new"), target=READY), None, id="completed"),
         pytest.param(Seen(claim=_claim("new"), target=NEW), None, id="completed with another policy"),
@@ -134,7 +234,7 @@ def test_each_state_has_one_next_step(seen: Seen, expected: MigrationStep | None
             id="created recently",
         ),
         pytest.param(
-            Seen(claim=_claim("new"), source=replace(RELEASED, deleting=True), target=READY),
+            Seen(claim=_claim("new"), source=replace(RELEASED, deleting=True), target=READY, **RESTORED),
             "volume old is gone",
             id="source is being deleted",
         ),
@@ -184,7 +284,7 @@ def test_migration_waits_for_kubernetes(seen: Seen, about: str) -> None:
             id="deleted on the target",
         ),
         pytest.param(
-            Seen(claim=_claim(), source=KEPT, target=replace(RESERVED, deleting=True)),
+            Seen(claim=_claim(), source=KEPT, target=replace(RESERVED, deleting=True), **MARKS),
             "waits for volume new, which is being deleted",
             id="target is being deleted",
         ),
@@ -193,6 +293,11 @@ def test_migration_waits_for_kubernetes(seen: Seen, about: str) -> None:
             Seen(claim=_claim(), source=KEPT),
             "has volume old, whose reclaim policy was changed to Retain",
             id="retained since the plan",
+        ),
+        pytest.param(
+            Seen(claim=_claim(), source=KEPT, target=RESERVED),
+            "has volume old, whose reclaim policy was changed to Retain",
+            id="retained since the plan, target exists",
         ),
     ],
 )
@@ -210,60 +315,185 @@ def test_claim_in_use_is_refused_in_every_state() -> None:
         assert caught.value.value == "web-0, web-1"
 
 
+OTHER = ClaimReference(namespace="other", name="db", uid=ClaimUid("another"))
+RESERVED_FOR_OTHER = replace(OTHER, uid=None)
+
+
+@pytest.mark.parametrize(
+    ("seen", "volume"),
+    [
+        pytest.param(
+            Seen(claim=_claim("new"), source=replace(KEPT, claim=OTHER), target=READY, **RESTORED),
+            "old",
+            id="source is bound to another claim",
+        ),
+        pytest.param(
+            Seen(claim=_claim("new"), source=replace(OLD, claim=OTHER), target=READY),
+            "old",
+            id="source of another claim has Delete",
+        ),
+        pytest.param(
+            Seen(claim=_claim(), source=KEPT, target=replace(READY, claim=OTHER), recorded=True, **MARKS),
+            "new",
+            id="target is bound to another claim",
+        ),
+        pytest.param(
+            Seen(
+                claim=_claim(),
+                source=KEPT,
+                target=replace(RESERVED, claim=RESERVED_FOR_OTHER),
+                recorded=True,
+                **MARKS,
+            ),
+            "new",
+            id="target is reserved for another claim",
+        ),
+        pytest.param(
+            Seen(source=RELEASED, target=replace(READY, claim=OTHER), **MARKS),
+            "new",
+            id="claim is deleted, target is bound to another claim",
+        ),
+    ],
+)
+def test_volume_of_another_claim_is_refused(seen: Seen, volume: str) -> None:
+    with pytest.raises(MigrationRefused) as caught:
+        decide(MOVE, seen)
+    assert (caught.value.field, caught.value.value) == (f"volume {volume} spec.claimRef", "other/db")
+    assert caught.value.remedy
+
+
+def test_target_that_the_migration_has_not_kept_keeps_its_policy() -> None:
+    for mark in (None, Mark.ARRIVED):
+        assert Seen(target=NEW, target_mark=mark).final_policy(MOVE) is ReclaimPolicy.RETAIN
+    for mark in (Mark.LEAVING, Mark.ARRIVING):
+        assert Seen(target=NEW, target_mark=mark).final_policy(MOVE) is DELETE
+
+
 # --- a cluster of one claim, in which anybody does anything at any time
+
+
+class ConflictError(Exception):
+    """The object is not the one that the request was made for, or has changed since."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A step for objects that were seen at some time; ``edits`` are those of the claim that was seen."""
+
+    step: MigrationStep
+    move: Move
+    seen: Seen
+    edits: int
 
 
 @dataclass
 class World:
-    """A claim, its volumes and its data; ``edits`` counts manual changes of the claim."""
+    """A claim, its volumes and its data.
+
+    ``edits`` counts manual changes of the claim. ``late`` are requests whose clients have given up. ``ticks``
+    are versions and uids. ``chosen``: an administrator has chosen Retain.
+    """
 
     claim: Claim | None = field(default_factory=_claim)
     volumes: dict[str, Volume] = field(
         default_factory=lambda: {"old": _volume("old", policy="Delete", uid=FIRST)}
     )
+    marks: dict[str, Mark | None] = field(default_factory=dict)
     pods: int = 0
     edits: int = 0
     recorded: int = 0
     data: bool = True
-    deletions: int = 0
+    ticks: int = 0
+    late: list[Request] = field(default_factory=list)
 
     def see(self, move: Move) -> Seen:
         return Seen(
             claim=self.claim,
             source=self.volumes.get(move.source),
             target=self.volumes.get(move.target),
+            claim_mark=self.marks.get("claim"),
+            source_mark=self.marks.get(move.source),
+            target_mark=self.marks.get(move.target),
             users=("pod",) * self.pods,
             recorded=self.recorded == self.edits,
         )
 
-    def take(self, step: MigrationStep, move: Move) -> None:
-        """Apply a step as the API server does."""
-        match step:
+    def take(self, request: Request) -> None:
+        """Apply a step as the API server does; raises ConflictError."""
+        move, seen = request.move, request.seen
+        match request.step:
             case MigrationStep.MAKE_TARGET:
-                self.volumes[move.target] = _volume(move.target, None, phase="Available")
-                self.recorded = self.edits
+                self._create(move.target, request.edits)
             case MigrationStep.KEEP_SOURCE:
-                self._change(move.source, reclaim_policy=ReclaimPolicy.RETAIN)
+                self._patch(seen.source, Mark.LEAVING, reclaim_policy=ReclaimPolicy.RETAIN)
             case MigrationStep.RECORD:
-                self.recorded = self.edits
+                self._patch(seen.target if move.target == "new" else seen.source, self.marks.get("new"))
+                self.recorded = request.edits
+            case MigrationStep.MARK_CLAIM | MigrationStep.KEEP_CLAIM as step:
+                self._patch_claim(seen.claim, Mark.LEAVING if step is MigrationStep.MARK_CLAIM else None)
+            case MigrationStep.REMOVE_CLAIM:
+                self._patch_claim(seen.claim, Mark.LEAVING, deleting=True)
+            case MigrationStep.MAKE_CLAIM:
+                self._create_claim(move.target, request.edits)
+            case MigrationStep.REMOVE_SOURCE:
+                self._patch(seen.source, self.marks.get(move.source), deleting=True, finalizers=())
+            case _:
+                self._change_target(request.step, move, seen)
+
+    def _change_target(self, step: MigrationStep, move: Move, seen: Seen) -> None:
+        match step:
             case MigrationStep.REOPEN_TARGET:
                 reference = ClaimReference(namespace="team", name="data")
-                self._change(move.target, claim=reference, phase=VolumePhase.AVAILABLE)
-            case MigrationStep.REMOVE_CLAIM:
-                assert self.claim
-                self.claim = replace(self.claim, deleting=True)
-            case MigrationStep.MAKE_CLAIM:
-                self.deletions += 1
-                uid = ClaimUid(f"claim-{self.deletions}")
-                self.edits = self.recorded
-                self.claim = _claim(move.target, uid=uid, phase=ClaimPhase.PENDING)
+                fields = {"claim": reference, "phase": VolumePhase.AVAILABLE}
+                self._patch(seen.target, Mark.ARRIVING, reclaim_policy=ReclaimPolicy.RETAIN, **fields)
+            case MigrationStep.KEEP_TARGET:
+                self._patch(seen.target, Mark.ARRIVING)
             case MigrationStep.RESTORE_POLICY:
-                self._change(move.target, reclaim_policy=move.policy)
-            case MigrationStep.REMOVE_SOURCE:
-                self._change(move.source, deleting=True, finalizers=())
+                self._patch(seen.target, Mark.ARRIVED, reclaim_policy=seen.final_policy(move))
+
+    def _tick(self) -> str:
+        self.ticks += 1
+        return str(self.ticks)
+
+    def _create(self, name: str, edits: int) -> None:
+        if name in self.volumes:
+            raise ConflictError
+        self.volumes[name] = replace(_volume(name, None, phase="Available"), uid=self._tick())
+        self.marks[name] = Mark.ARRIVING
+        if name == "new":
+            self.recorded = edits
+
+    def _create_claim(self, volume: str, edits: int) -> None:
+        if self.claim:
+            raise ConflictError
+        self.edits = edits
+        self.marks["claim"] = None
+        self.claim = _claim(volume, uid=ClaimUid(f"claim-{self._tick()}"), phase=ClaimPhase.PENDING)
+
+    def _patch(self, seen: Volume | None, mark: Mark | None, **fields: object) -> None:
+        assert seen
+        found = self.volumes.get(seen.name)
+        if found is None or (found.uid, found.resource_version) != (seen.uid, seen.resource_version):
+            raise ConflictError
+        self.marks[seen.name] = mark
+        self._change(seen.name, **fields)
+
+    def _patch_claim(self, seen: Claim | None, mark: Mark | None, **fields: object) -> None:
+        assert seen
+        found = self.claim
+        if found is None or (found.uid, found.resource_version) != (seen.uid, seen.resource_version):
+            raise ConflictError
+        self.marks["claim"] = mark
+        self._change_claim(**fields)
 
     def _change(self, name: str, **fields: object) -> None:
-        self.volumes[name] = replace(self.volumes[name], **fields)  # type: ignore[arg-type]
+        volume = replace(self.volumes[name], resource_version=self._tick())
+        self.volumes[name] = replace(volume, **fields)  # type: ignore[arg-type]
+
+    def _change_claim(self, **fields: object) -> None:
+        assert self.claim
+        claim = replace(self.claim, resource_version=self._tick())
+        self.claim = replace(claim, **fields)  # type: ignore[arg-type]
 
     def kubernetes(self) -> None:
         """Bind, release and protect, and let provisioners remove the data of released volumes."""
@@ -277,8 +507,8 @@ class World:
         assert volume.claim
         if self.claim and volume.claim.uid is None and self.claim.volume_name == name:
             self._change(name, claim=replace(volume.claim, uid=self.claim.uid), phase=VolumePhase.BOUND)
-            self.claim = replace(self.claim, phase=ClaimPhase.BOUND)
-        elif volume.claim.uid is not None and (self.claim is None or self.claim.uid != volume.claim.uid):
+            self._change_claim(phase=ClaimPhase.BOUND)
+        elif volume.phase is VolumePhase.BOUND and (self.claim is None or self.claim.uid != volume.claim.uid):
             self._change(name, phase=VolumePhase.RELEASED)
 
     def _reclaim(self, volume: Volume) -> None:
@@ -286,23 +516,33 @@ class World:
             self.data = False
         if volume.to_be_reclaimed or (volume.deleting and volume.phase is not VolumePhase.BOUND):
             del self.volumes[volume.name]
+            self.marks.pop(volume.name, None)
 
-    def advance(self, move: Move) -> bool:
-        """Take a step of the command; returns whether the migration is complete."""
-        decision = decide(move, self.see(move))
+    def advance(self, move: Move, *, is_late: bool = False) -> bool:
+        """Take a step of the command, or let it be late; returns whether the migration is complete."""
+        seen = self.see(move)
+        decision = decide(move, seen)
         if isinstance(decision, MigrationStep):
-            self.take(decision, move)
+            is_claim = decision is MigrationStep.MAKE_CLAIM
+            request = Request(decision, move, seen, self.recorded if is_claim else self.edits)
+            if is_late:
+                self.late.append(request)
+            else:
+                self.take(request)
         return decision is None
 
     def act(self, action: str) -> None:
         """Apply an action of a user; a rollback is possible while the CSI volume exists."""
         match action:
-            case "forward":
+            case "forward" | "late forward":
                 with suppress(ClaimInUse, MigrationRefused):
-                    self.advance(MOVE)
-            case "back" if "new" in self.volumes:
+                    self.advance(MOVE, is_late=action.startswith("late"))
+            case "back" | "late back" if "new" in self.volumes:
                 with suppress(ClaimInUse, MigrationRefused):
-                    self.advance(BACK)
+                    self.advance(BACK, is_late=action.startswith("late"))
+            case "first arrives" | "last arrives" if self.late:
+                with suppress(ConflictError):
+                    self.take(self.late.pop(0 if action.startswith("first") else -1))
             case "kubernetes":
                 self.kubernetes()
             case "pod" if self.claim and not self.claim.deleting:
@@ -310,28 +550,51 @@ class World:
             case "no pod":
                 self.pods = 0
             case "edit" if self.claim and not self.claim.deleting:
+                self._change_claim()
                 self.edits += 1
 
 
 BACK = replace(MOVE, source="new", target="old")
-ACTIONS = st.sampled_from(["forward", "back", "kubernetes", "pod", "no pod", "edit"])
+ACTIONS = ["forward", "back", "kubernetes", "pod", "no pod", "edit"]
+LATE_ACTIONS = ["late forward", "late back", "first arrives", "last arrives"]
 
 
-@given(st.lists(ACTIONS, max_size=40), st.booleans())
+@given(st.lists(st.sampled_from(ACTIONS), max_size=40), st.booleans())
 def test_any_sequence_of_events_ends_with_the_claim_and_its_data(actions: list[str], goes_on: bool) -> None:
+    world = _after(actions)
+    volume = _complete(world, goes_on=goes_on)
+    assert volume.reclaim_policy is ReclaimPolicy.DELETE
+
+
+@given(st.lists(st.sampled_from([*ACTIONS, *LATE_ACTIONS]), max_size=60), st.booleans())
+def test_late_requests_remove_neither_the_claim_nor_its_data(actions: list[str], goes_on: bool) -> None:
+    world = _after(actions)
+    while world.late:
+        world.act("first arrives")
+    volume = _complete(world, goes_on=goes_on)
+    # If the last request back and the first one forward are late, the NFS volume is kept without a journal.
+    is_left_kept = volume.name == "old" and world.marks.get("old") is Mark.LEAVING
+    assert is_left_kept or volume.reclaim_policy is ReclaimPolicy.DELETE
+
+
+def _after(actions: list[str]) -> World:
     world = World()
     for action in actions:
         world.act(action)
         assert world.data
+    return world
 
+
+def _complete(world: World, *, goes_on: bool) -> Volume:
+    """Run the command to its end in one direction; returns the only volume that is left."""
     edits, world.pods = world.edits, 0
     last = MOVE if goes_on or "new" not in world.volumes else BACK
-    for _ in range(20):
+    for _ in range(30):
         world.kubernetes()
         if world.advance(last):
             break
     assert set(world.volumes) == {last.target}
-    assert world.volumes[last.target].reclaim_policy is ReclaimPolicy.DELETE
     assert world.claim
     assert (world.claim.volume_name, world.claim.phase) == (last.target, ClaimPhase.BOUND)
     assert (world.data, world.edits) == (True, edits)
+    return world.volumes[last.target]

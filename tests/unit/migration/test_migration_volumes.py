@@ -12,6 +12,7 @@ from kube_efs.kube.reading import read_volume
 from kube_efs.migration.errors import MigrationRefused
 from kube_efs.migration.journal import ANNOTATION, Journal, read_journal, write_journal
 from kube_efs.migration.manifests import plain_claim
+from kube_efs.migration.marks import MARK, Mark, marked, read_mark
 from kube_efs.migration.plan import (
     Direction,
     Migration,
@@ -29,6 +30,7 @@ from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import FINALIZER, PROVISIONED_BY, locate
 
 FS = FileSystemId("fs-0123456789abcdef0")
+DELETE = ReclaimPolicy.DELETE
 UID = "5f0c3f3e-6d0c-4c1e-9d55-2d1f9b9f7a10"
 DNS = f"{FS}.efs.us-east-1.amazonaws.com"
 TUNNEL = "gnuthought.com/efs-stunnel"
@@ -303,8 +305,6 @@ def test_refusal_contains_the_reason(changes: dict[str, Any], selection: Selecti
     assert about in str(refusal.error)
 
 
-@pytest.mark.parametrize(
-    ("selection", "count"),
 @pytest.mark.parametrize("server", ["127.0.0.1", "127.0.0.2", "localhost"])
 def test_remedy_for_an_unknown_tunnel_is_only_the_annotation(server: str) -> None:
     annotation = "efs-stunnel.gnuthought.com/file-system-id"
@@ -314,6 +314,8 @@ def test_remedy_for_an_unknown_tunnel_is_only_the_annotation(server: str) -> Non
     assert "--server" not in refusal.error.remedy
 
 
+@pytest.mark.parametrize(
+    ("selection", "count"),
     [
         pytest.param(Selection(), 1, id="all claims"),
         pytest.param(
@@ -336,6 +338,77 @@ def test_selection_limits_the_plan(selection: Selection, count: int) -> None:
 def test_root_volumes_and_finished_migrations_are_not_planned() -> None:
     assert _plan(_volume(storageClassName="efs-stunnel-system")) == ()
     assert _plan(_begun(_migrated())) == ()
+
+
+def test_volume_that_was_copied_for_another_claim_is_not_migrated() -> None:
+    begun = _begun(_migrated())
+    reference = {"namespace": "other", "name": "db", "uid": "another"}
+    copy = {
+        **begun,
+        "metadata": {**begun["metadata"], "name": "shared"},
+        "spec": {**begun["spec"], "claimRef": reference},
+    }
+    for selection in (Selection(), Selection(namespace="other")):
+        assert _plan(copy, selection=selection, direction=Direction.BACK) == ()
+    (migration,) = _plan(begun, copy, direction=Direction.BACK)
+    assert isinstance(migration, Migration)
+    assert migration.csi == "old-csi"
+
+
+@pytest.mark.parametrize(
+    ("mark", "policy", "expected"),
+    [
+        pytest.param(None, "Retain", "Retain", id="of an earlier version"),
+        pytest.param(Mark.ARRIVED, "Retain", "Retain", id="chosen"),
+        pytest.param(Mark.ARRIVED, "Delete", "Delete", id="restored"),
+        pytest.param(Mark.ARRIVING, "Retain", "Delete", id="kept on the way to it"),
+        pytest.param(Mark.LEAVING, "Retain", "Delete", id="kept on the way from it"),
+    ],
+)
+@pytest.mark.parametrize("old_exists", [False, True])
+def test_only_a_policy_of_an_administrator_is_kept_on_the_way_back(
+    mark: Mark | None, policy: str, expected: str, *, old_exists: bool
+) -> None:
+    begun = _begun(_migrated())
+    begun["spec"]["persistentVolumeReclaimPolicy"] = policy
+    found = marked(begun, mark) if mark else begun
+    (back,) = _plan(found, *([_volume()] if old_exists else []), direction=Direction.BACK)
+    assert isinstance(back, Migration)
+    assert back.move.policy == ReclaimPolicy(expected)
+    assert back.move.source_policy == ReclaimPolicy(policy)
+
+
+def test_volume_that_had_to_get_retain_gets_its_first_policy_on_the_way_back() -> None:
+    begun = marked(_begun(_migrated(path="/other/data")), Mark.ARRIVED)
+    assert begun["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
+    (back,) = _plan(begun, direction=Direction.BACK)
+    assert isinstance(back, Migration)
+    assert back.move.policy is DELETE
+
+
+def test_policy_that_was_chosen_for_the_nfs_volume_is_that_of_a_migration_that_continues() -> None:
+    retained = _volume(persistentVolumeReclaimPolicy="Retain")
+    begun = _begun(_migrated())
+    for found, expected in ((retained, ReclaimPolicy.RETAIN), (marked(retained, Mark.LEAVING), DELETE)):
+        (onwards,) = _plan(found, begun)
+        assert isinstance(onwards, Migration)
+        assert onwards.move.policy is expected
+
+
+def test_migration_continues_when_the_old_volume_is_gone_before_its_last_step() -> None:
+    begun = _begun(_migrated())
+    assert _plan(marked(begun, Mark.ARRIVED)) == ()
+    (onwards,) = _plan(marked(begun, Mark.ARRIVING))
+    assert isinstance(onwards, Migration)
+    assert onwards.move.policy is DELETE
+
+
+def test_marks_are_not_copied_to_another_volume_or_claim() -> None:
+    (migration,) = _plan(marked(_volume(), Mark.ARRIVED), claims=(marked(_claim(), Mark.LEAVING),))
+    assert isinstance(migration, Migration)
+    for body in (migration.csi_volume, migration.journal.volume, migration.journal.claim):
+        assert MARK not in body["metadata"]["annotations"]
+    assert read_mark(migration.target_volume) is Mark.ARRIVING
 
 
 def test_new_claim_matches_the_old_one_except_for_its_volume() -> None:
