@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kube_efs.migration.errors import ClaimInUse, MigrationRefused
@@ -566,9 +566,36 @@ def test_any_sequence_of_events_ends_with_the_claim_and_its_data(actions: list[s
     assert volume.reclaim_policy is ReclaimPolicy.DELETE
 
 
-@given(st.lists(st.sampled_from([*ACTIONS, *LATE_ACTIONS]), max_size=60), st.booleans())
-def test_late_requests_remove_neither_the_claim_nor_its_data(actions: list[str], goes_on: bool) -> None:
-    world = _after(actions)
+FORWARD_AND_BACK = [("forward", 3), ("back", 2)]
+FIRST_ARRIVES = [("first arrives", 1), ("kubernetes", 2)]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([*ACTIONS, *LATE_ACTIONS]), st.integers(1, 4)), max_size=40),
+    st.booleans(),
+)
+# The mark of the claim and its deletion, after the way back.
+@example([("forward", 2), ("late forward", 1), ("back", 5), ("kubernetes", 1), *FIRST_ARRIVES], True)
+@example([("forward", 3), ("late forward", 1), ("back", 5), ("kubernetes", 1), *FIRST_ARRIVES], True)
+# The mark of the NFS volume and its policy, while the claim is deleted on the way forward.
+@example([*FORWARD_AND_BACK, ("late back", 1), ("forward", 3), *FIRST_ARRIVES], True)
+@example([*FORWARD_AND_BACK, ("back", 1), ("late back", 1), ("forward", 4), *FIRST_ARRIVES], True)
+# The deletion of the CSI volume, after the deletion of the claim on the way forward.
+@example(
+    [("forward", 2), ("back", 3), ("late back", 1), ("forward", 4), ("kubernetes", 1), *FIRST_ARRIVES], True
+)
+# The creation of the claim, after it was deleted on the way back.
+@example(
+    [
+        *[("forward", 4), ("kubernetes", 1), ("late forward", 1), ("forward", 1), ("kubernetes", 1)],
+        *[("back", 4), ("kubernetes", 1), *FIRST_ARRIVES],
+    ],
+    True,
+)
+def test_late_requests_remove_neither_the_claim_nor_its_data(
+    actions: list[tuple[str, int]], goes_on: bool
+) -> None:
+    world = _after([action for action, times in actions for _ in range(times)])
     while world.late:
         world.act("first arrives")
     volume = _complete(world, goes_on=goes_on)
