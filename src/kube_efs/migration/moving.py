@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 PATIENCE_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 0.25
 _USERS_SECONDS: Final = 1.0
-# A move has eight steps; more than that means that another client reverts them.
+# A move has some ten steps; many more mean that another client reverts them.
 _MOST_STEPS: Final = 32
 
 
