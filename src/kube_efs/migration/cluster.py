@@ -17,7 +17,7 @@ from kube_efs.kube.volumes import VolumeStore
 from kube_efs.migration.errors import MigrationRefused
 from kube_efs.migration.journal import ANNOTATION, Journal, read_journal, write_journal
 from kube_efs.migration.manifests import Manifest, plain_claim, same_claim
-from kube_efs.migration.marks import Mark, marking, read_mark
+from kube_efs.migration.marks import KEPT, Mark, marking, read_mark
 from kube_efs.migration.plan import Direction, Migration, MigrationState
 from kube_efs.migration.steps import MigrationStep, Move, Seen
 from kube_efs.model.claims import Claim, ReclaimPolicy
@@ -98,7 +98,8 @@ class MigrationStore:
         target = await self._volume(migration.move.target)
         claim = await self._claim(migration)
         source = await self._volume(migration.move.source)
-        nfs, csi = (source, target) if migration.direction is Direction.FORWARD else (target, source)
+        is_forward = migration.direction is Direction.FORWARD
+        nfs, csi = (source, target) if is_forward else (target, source)
         journal = migration.journal if csi is None else _journal_on(csi)
         _check_same(nfs, journal)
         seen = Seen(
@@ -111,6 +112,7 @@ class MigrationStore:
             users=await self._users(migration) if claim else (),
             recorded=claim is not None and same_claim(plain_claim(claim), journal.claim),
             policies_recorded=_policies(journal) == _policies(migration.journal),
+            recorded_policy=journal.policy if is_forward else journal.nfs_policy,
         )
         return Look(seen=seen, journal=journal, claim=claim)
 
@@ -171,7 +173,9 @@ class MigrationStore:
         first_class = look.journal.claim["spec"].get("storageClassName", "")
         claim = plain_claim(look.claim)
         spec = {**claim["spec"], "storageClassName": first_class}
-        text = write_journal(replace(migration.journal, claim={**claim, "spec": spec}))
+        # Once the source is kept, the policies are recorded, perhaps by a later command than this one.
+        base = look.journal if look.seen.source_mark in KEPT else migration.journal
+        text = write_journal(replace(base, claim={**claim, "spec": spec}))
         await self._patch_volume(csi, {"metadata": {"annotations": {ANNOTATION: text}}})
 
     async def _mark_claim(self, claim: Claim | None, mark: Mark | None) -> None:

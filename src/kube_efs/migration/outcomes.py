@@ -1,7 +1,7 @@
 """The result of each claim, for users and programs."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -11,6 +11,7 @@ from rich.text import Text
 from kube_efs.migration.errors import ClaimInUse
 from kube_efs.migration.plan import Migration, MigrationRefusal
 from kube_efs.migration.steps import MigrationStep, Wait
+from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.report.tables import table_of
 
@@ -48,17 +49,19 @@ class MigrationOutcome:
     notes: tuple[str, ...] = ()
 
 
-def planned(migration: Migration, decision: MigrationStep | Wait | None) -> MigrationOutcome:
-    """The claim must still be migrated."""
+def planned(
+    migration: Migration, decision: MigrationStep | Wait | None, policy: ReclaimPolicy
+) -> MigrationOutcome:
+    """The claim must still be migrated; its new volume gets that reclaim policy."""
     if decision is None:
-        return _outcome(migration, State.DONE)
+        return done(migration, policy)
     text = f"wait until {decision.for_what}" if isinstance(decision, Wait) else str(decision)
-    return _outcome(migration, State.TO_DO, next_step=text)
+    return replace(_outcome(migration, State.TO_DO, next_step=text), reclaim_policy=str(policy))
 
 
-def done(migration: Migration) -> MigrationOutcome:
-    """The claim is migrated."""
-    return _outcome(migration, State.DONE)
+def done(migration: Migration, policy: ReclaimPolicy) -> MigrationOutcome:
+    """The claim is migrated; its new volume has that reclaim policy."""
+    return replace(_outcome(migration, State.DONE), reclaim_policy=str(policy))
 
 
 def failed(migration: Migration, error: KubeEfsError) -> MigrationOutcome:

@@ -61,7 +61,8 @@ class MigrationState:
 class Migration:
     """The two volumes of a claim; ``csi_volume`` is created if it does not exist.
 
-    ``source_policy`` is the reclaim policy of the source when this was planned.
+    ``source_policy`` is the reclaim policy of the source when this was planned, and ``source_was_kept``
+    whether a migration had set it.
     """
 
     namespace: str
@@ -73,6 +74,7 @@ class Migration:
     source_policy: ReclaimPolicy
     journal: Journal
     csi_volume: Manifest
+    source_was_kept: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -86,6 +88,7 @@ class Migration:
             target=self.csi if forward else self.nfs,
             source_policy=self.source_policy,
             policy=self.journal.policy if forward else self.journal.nfs_policy,
+            source_was_kept=self.source_was_kept,
         )
 
     @property
@@ -199,6 +202,7 @@ def _continued(
         place=str(location or ""),
         direction=direction,
         source_policy=source_policy,
+        source_was_kept=source is not None and read_mark(source) in KEPT,
         journal=journal,
         # It may be about to go, by a way back that was interrupted, and then has to be recreated.
         csi_volume=kept_volume(plain_volume(body)),

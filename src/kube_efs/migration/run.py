@@ -97,7 +97,8 @@ async def _look(
             outcomes.append(refused(entry))
             continue
         try:
-            outcomes.append(planned(entry, decide(entry.move, (await store.look(entry)).seen)))
+            seen = (await store.look(entry)).seen
+            outcomes.append(planned(entry, decide(entry.move, seen), seen.final_policy(entry.move)))
         except KubeEfsError as error:
             outcomes.append(failed(entry, error))
     return outcomes
@@ -130,9 +131,10 @@ async def _move(
             lambda text: tell(f"{entry.namespace}/{entry.claim}: {text}"),
             wait_seconds=options.wait_seconds,
         )
+        policy = (await store.look(entry)).seen.final_policy(entry.move)
     except KubeEfsError as error:
         return failed(entry, error)
-    return done(entry)
+    return done(entry, policy)
 
 
 class _Progress:

@@ -46,7 +46,8 @@ class Wait:
 class Move:
     """The migration of a claim.
 
-    ``policy`` is the final reclaim policy of the target. It was chosen when the source had ``source_policy``.
+    ``policy`` is the final reclaim policy of the target. It was chosen when the source had ``source_policy``,
+    and ``source_was_kept`` if that was the Retain of a migration.
     """
 
     namespace: str
@@ -55,6 +56,7 @@ class Move:
     target: str
     source_policy: ReclaimPolicy
     policy: ReclaimPolicy
+    source_was_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ class Seen:
     """The current objects and their marks.
 
     ``recorded``: whether the claim can be recreated unchanged. ``policies_recorded``: whether a later run can
-    find the final policy.
+    find the final policy. ``recorded_policy`` is what the journal says about that of the target.
     """
 
     claim: Claim | None = None
@@ -74,6 +76,7 @@ class Seen:
     users: tuple[str, ...] = ()
     recorded: bool = False
     policies_recorded: bool = True
+    recorded_policy: ReclaimPolicy | None = None
 
     @property
     def is_source_kept(self) -> bool:
@@ -89,10 +92,14 @@ class Seen:
         return is_retained and self.target_mark is Mark.ARRIVING and _is_open(target)
 
     def final_policy(self, move: Move) -> ReclaimPolicy:
-        """The policy that the target gets. One that the migration has not kept has it already."""
-        if self.target is None or self.target_mark in KEPT:
-            return move.policy
-        return self.target.reclaim_policy
+        """The policy that the target gets. One that the migration has not kept has it already.
+
+        Another command may have recorded Retain since this move was planned.
+        """
+        if self.target is not None and self.target_mark not in KEPT:
+            return self.target.reclaim_policy
+        is_retained = ReclaimPolicy.RETAIN in {move.policy, self.recorded_policy}
+        return ReclaimPolicy.RETAIN if is_retained else move.policy
 
 
 def decide(move: Move, seen: Seen) -> MigrationStep | Wait | None:
@@ -138,14 +145,16 @@ def _leaving(move: Move, seen: Seen, claim: Claim) -> MigrationStep | Wait:
 
 def _keeping(move: Move, seen: Seen, source: Volume) -> MigrationStep | None:
     """What comes before both volumes have Retain."""
-    if seen.source_mark not in KEPT:
-        # The plan may be hours old. If Retain was chosen since, the claim would take the data with it.
-        if source.reclaim_policy is not move.source_policy:
-            problem = f"has volume {move.source}, whose reclaim policy was changed to {source.reclaim_policy}"
-            raise _refused(move, problem, "run the same command again")
-        # Later, nobody could tell who has chosen Retain.
-        if not seen.policies_recorded:
-            return MigrationStep.RECORD
+    is_kept = seen.source_mark in KEPT
+    # The plan may be hours old. If Retain was chosen since, the claim would take the data with it. Without a
+    # target, nothing has begun, and a mark is left from an earlier migration.
+    has_changed = source.reclaim_policy is not move.source_policy and not (is_kept and seen.target)
+    if has_changed or (move.source_was_kept and not is_kept):
+        problem = f"has volume {move.source}, whose reclaim policy was changed to {source.reclaim_policy}"
+        raise _refused(move, problem, "run the same command again")
+    # Later, nobody could tell who has chosen Retain.
+    if not is_kept and not seen.policies_recorded:
+        return MigrationStep.RECORD
     if seen.target is None:
         return MigrationStep.MAKE_TARGET
     _refuse_leaving(move, seen.target)
@@ -216,7 +225,10 @@ def _is_open(volume: Volume | None) -> bool:
 
 def _refuse_leaving(move: Move, target: Volume) -> None:
     if target.deleting:
-        raise _refused(move, f"waits for volume {move.target}, which is being deleted", "try again later")
+        # Only the other direction removes its finalizer.
+        is_ours = FINALIZER in target.finalizers
+        remedy = "first complete the command that deletes it" if is_ours else "try again later"
+        raise _refused(move, f"waits for volume {move.target}, which is being deleted", remedy)
 
 
 def _refuse_other_claim(move: Move, volume: Volume | None) -> None:

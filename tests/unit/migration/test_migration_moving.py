@@ -498,3 +498,88 @@ async def test_missing_reaction_of_kubernetes_is_reported_after_a_timeout(
     with pytest.raises(MoveStalled, match="claim stalled/data is gone") as caught:
         await move_claim(MigrationStore(kube), migration, lambda _: None, patience_seconds=0.5)
     assert "run the same command again" in caught.value.remedy
+
+
+@pytest.mark.parametrize("direction", [FORWARD, BACK])
+async def test_command_that_was_planned_before_retain_was_chosen_keeps_the_data(
+    direction: Direction, sites: Callable[[str], Site]
+) -> None:
+    """A second command has recorded the choice and was interrupted, and the first one continues."""
+    site = sites("stale")
+    await site.make()
+    if direction is BACK:
+        await site.move(FORWARD)
+    (planned_before,) = await site.plan(direction)
+    await site.set_policy(planned_before.move.source, ReclaimPolicy.RETAIN)
+    with pytest.raises(KilledError):
+        await site.move(direction, KilledStore(site.client, after=MigrationStep.KEEP_SOURCE))
+    await move_claim(MigrationStore(site.client), planned_before, lambda _: None)
+    (left,) = (await site.volumes()).values()
+    assert (left.name, left.reclaim_policy) == (planned_before.move.target, ReclaimPolicy.RETAIN)
+
+
+async def test_mark_of_an_abandoned_migration_hides_no_choice_of_retain(
+    sites: Callable[[str], Site],
+) -> None:
+    site = sites("stale")
+    await site.make()
+    with pytest.raises(KilledError):
+        await site.move(FORWARD, KilledStore(site.client, after=MigrationStep.KEEP_SOURCE))
+    csi = f"{site.nfs}-csi"
+    await site.client.delete(PersistentVolume, csi)
+    without = {"metadata": {"finalizers": None}}
+    await site.client.patch(PersistentVolume, csi, without, patch_type=PatchType.MERGE)
+    await site.set_policy(site.nfs, ReclaimPolicy.DELETE)
+    (planned_before,) = await site.plan(FORWARD)
+    await site.set_policy(site.nfs, ReclaimPolicy.RETAIN)
+    with pytest.raises(MigrationRefused, match="was changed to Retain"):
+        await move_claim(MigrationStore(site.client), planned_before, lambda _: None)
+
+
+async def test_choice_of_retain_after_a_way_back_is_not_taken_for_that_of_a_migration(
+    sites: Callable[[str], Site],
+) -> None:
+    site = sites("stale")
+    await site.make()
+    with pytest.raises(KilledError):
+        await site.move(FORWARD, KilledStore(site.client, after=MigrationStep.KEEP_SOURCE))
+    (planned_before,) = await site.plan(FORWARD)
+    await site.move(BACK)
+    await site.set_policy(site.nfs, ReclaimPolicy.RETAIN)
+    with pytest.raises(MigrationRefused, match="was changed to Retain"):
+        await move_claim(MigrationStore(site.client), planned_before, lambda _: None)
+
+
+async def test_policy_that_was_chosen_after_it_was_restored_is_reported(sites: Callable[[str], Site]) -> None:
+    site = sites("chosen")
+    await site.make()
+    with pytest.raises(KilledError):
+        await site.move(FORWARD, KilledStore(site.client, after=MigrationStep.RESTORE_POLICY))
+    await site.set_policy(f"{site.nfs}-csi", ReclaimPolicy.RETAIN)
+    (migration,) = await site.plan(FORWARD)
+    store = MigrationStore(site.client)
+    await move_claim(store, migration, lambda _: None)
+    (left,) = (await site.volumes()).values()
+    assert left.reclaim_policy is ReclaimPolicy.RETAIN
+    assert (await store.look(migration)).seen.final_policy(migration.move) is ReclaimPolicy.RETAIN
+
+
+async def test_volume_that_the_other_direction_deletes_is_reported_with_the_remedy(
+    sites: Callable[[str], Site],
+) -> None:
+    site = sites("half")
+    await site.make()
+    await site.move(FORWARD)
+
+    class Half(MigrationStore):
+        """Ends between the two requests that remove the old volume."""
+
+        async def _remove_source(self, volume: Volume | None) -> None:
+            assert volume
+            await self._volumes.terminate(volume)
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        await site.move(BACK, Half(site.client))
+    with pytest.raises(MigrationRefused, match="first complete the command that deletes it"):
+        await site.move(FORWARD)

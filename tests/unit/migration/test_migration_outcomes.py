@@ -34,6 +34,7 @@ contexts: [{name: silent, context: {cluster: silent, user: silent}}]
 clusters: [{name: silent, cluster: {server: "http://127.0.0.1:PORT"}}]
 users: [{name: silent, user: {}}]
 """
+DELETE = ReclaimPolicy.DELETE
 MIGRATION = Migration(
     namespace="team",
     claim="data",
@@ -57,7 +58,7 @@ REFUSAL = MigrationRefusal(
 
 
 def test_json_contains_everything() -> None:
-    outcomes = [planned(MIGRATION, MigrationStep.MAKE_TARGET), refused(REFUSAL)]
+    outcomes = [planned(MIGRATION, MigrationStep.MAKE_TARGET, DELETE), refused(REFUSAL)]
     assert json.loads(json.dumps(as_json(outcomes))) == {
         "ok": False,
         "claims": [
@@ -92,10 +93,20 @@ def test_json_contains_everything() -> None:
 @pytest.mark.parametrize(
     ("outcome", "state", "ok"),
     [
-        pytest.param(planned(MIGRATION, MigrationStep.KEEP_SOURCE), State.TO_DO, True, id="planned"),
-        pytest.param(planned(MIGRATION, Wait(for_what="it is bound")), State.TO_DO, True, id="waiting"),
-        pytest.param(planned(MIGRATION, None), State.DONE, True, id="nothing to do"),
-        pytest.param(done(MIGRATION), State.DONE, True, id="done"),
+        pytest.param(
+            planned(MIGRATION, MigrationStep.KEEP_SOURCE, DELETE),
+            State.TO_DO,
+            True,
+            id="planned",
+        ),
+        pytest.param(
+            planned(MIGRATION, Wait(for_what="it is bound"), DELETE),
+            State.TO_DO,
+            True,
+            id="waiting",
+        ),
+        pytest.param(planned(MIGRATION, None, DELETE), State.DONE, True, id="nothing to do"),
+        pytest.param(done(MIGRATION, DELETE), State.DONE, True, id="done"),
         pytest.param(failed(MIGRATION, IN_USE), State.IN_USE, False, id="in use"),
         pytest.param(failed(MIGRATION, KubeDenied("answered 403")), State.FAILED, False, id="failed"),
         pytest.param(refused(REFUSAL), State.FAILED, False, id="refused"),

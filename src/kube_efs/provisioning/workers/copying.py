@@ -28,11 +28,11 @@ import errno
 import hashlib
 import os
 import stat
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Final
 
 from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyProgress, CopyTerms, FileOwner
@@ -62,6 +62,8 @@ _THREADS: Final = 16
 _IN_USE: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 # A copy that nobody has continued for so long is abandoned, and the record of a finished one has no use.
 _ABANDONED_SECONDS: Final = 7 * 24 * 3600.0
+# How often an attempt in progress shows that it continues the copy.
+_RENEWED_SECONDS: Final = 3600.0
 
 
 def copy_tree(root: int, target: Directory, terms: CopyTerms, report: Report) -> Copied:
@@ -137,13 +139,14 @@ def _check_apart(source: Directory, target: Directory) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
 class _Attempt:
     """This attempt at the copy with the key, by its record."""
 
-    root: int
-    key: str
-    record: str
+    def __init__(self, root: int, key: str, record: str) -> None:
+        self.root = root
+        self.key = key
+        self.record = record
+        self._renewed = time.monotonic()
 
     @contextmanager
     def opened(self) -> Iterator[int]:
@@ -161,9 +164,11 @@ class _Attempt:
             yield folder
 
     def confirm(self) -> None:
-        """Raise WorkerFailed unless the copy belongs to this attempt."""
-        with self.opened():
-            pass
+        """Raise WorkerFailed unless the copy belongs to this attempt; regularly show that it is continued."""
+        with self.opened() as folder:
+            if time.monotonic() > self._renewed + _RENEWED_SECONDS:
+                os.utime(folder)
+                self._renewed = time.monotonic()
 
     def lost(self) -> WorkerFailed:
         """The error of an attempt that has no copy any more."""

@@ -89,8 +89,21 @@ class TreeCopier:
             raise _failed(path, f"is deeper than {_DEPTH_MAX} directories")
         if not is_new:
             self._remove_vanished(source, target, path)
+        # An NFS server may omit names while others are removed, and what is renamed before it is copied has
+        # another name. So the directory is listed again until nothing has changed meanwhile, with a limit.
+        for listing in range(_LISTINGS):
+            before = _modified(source, path)
+            self._fill_listed(source, target, path, omitted, only_missing=listing > 0)
+            if _modified(source, path) == before:
+                return
+
+    def _fill_listed(
+        self, source: int, target: int, path: Sequence[str], omitted: frozenset[str], *, only_missing: bool
+    ) -> None:
+        """Copy what one listing of the source contains, or only what is not in the target yet."""
         folders: dict[str, os.stat_result] = {}
-        for chunk in self._listed(source, target, omitted, path):
+        for listed in _chunks(source, omitted, path):
+            chunk = self._missing(listed, target) if only_missing else listed
             files = []
             for name, found in chunk:
                 if found.st_dev != self._work.device:
@@ -108,24 +121,11 @@ class TreeCopier:
             )
             self._report(self._work.progress)
             self._work.confirm()
-        for name, found in folders.items():
+        for number, (name, found) in enumerate(folders.items(), start=1):
             self._copy_folder(source, target, (*path, name), found)
-
-    def _listed(
-        self, source: int, target: int, omitted: frozenset[str], path: Sequence[str]
-    ) -> Iterator[list[tuple[str, os.stat_result]]]:
-        """The names of the source as ``_chunks``, and those that a listing has missed.
-
-        An NFS server may omit names while others are removed. So the directory is listed again until nothing
-        has changed during a listing, at most ten times: each would have to omit the same name. The later ones
-        only give what is not in the target yet, and are short.
-        """
-        for listing in range(_LISTINGS):
-            before = _modified(source, path)
-            for chunk in _chunks(source, omitted, path):
-                yield self._missing(chunk, target) if listing else chunk
-            if _modified(source, path) == before:
-                return
+            if number % _CHUNK == 0:  # Most may be complete, and would otherwise report nothing.
+                self._report(self._work.progress)
+                self._work.confirm()
 
     def _missing(
         self, chunk: Sequence[tuple[str, os.stat_result]], target: int

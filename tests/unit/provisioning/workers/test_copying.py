@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -391,6 +392,66 @@ def test_a_file_that_is_already_copied_is_not_copied_again_by_a_second_listing(
         list_by_position(patched, at_first(change))
         progress = copied(efs).progress
     assert progress == CopyProgress(entries=2, copied_bytes=1)
+
+
+def while_copying(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    """Let it happen when the first data is copied."""
+    once, former = at_first(happens), os.sendfile
+
+    def send(*given: int) -> int:
+        once()
+        return former(*given)
+
+    monkeypatch.setattr(os, "sendfile", send)
+
+
+def test_a_directory_that_is_renamed_before_it_is_copied_is_not_missing(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = efs / "claims/old"
+    for name in ("one", "two"):
+        (old / name).mkdir()
+        (old / name / "file").write_text(name)
+    last = [entry.name for entry in os.scandir(old)][-1]
+    with monkeypatch.context() as patched:
+        while_copying(patched, partial(os.rename, old / last, old / "renamed"))
+        copied(efs)
+    assert (efs / "claims/new/renamed/file").read_text() == last
+
+
+def test_a_directory_that_is_replaced_by_a_link_meanwhile_is_copied_as_that(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = efs / "claims/old"
+    (old / "current").mkdir()
+    (old / "current/data").write_text("first")
+    (old / "file").write_text("first")
+
+    def switch() -> None:
+        (old / "current").rename(old / "v1")
+        (old / "current").symlink_to("v1")
+
+    with monkeypatch.context() as patched:
+        while_copying(patched, switch)
+        copied(efs)
+    assert (efs / "claims/new/current").readlink() == Path("v1")
+    assert (efs / "claims/new/v1/data").read_text() == "first"
+
+
+def test_a_copy_in_progress_shows_regularly_that_it_is_continued(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would count as abandoned after seven days."""
+    filled(efs / "claims/old")
+    monkeypatch.setattr(copying, "_RENEWED_SECONDS", 0.0)
+    key, times = efs / COPIES / TERMS.key, []
+
+    def age(_progress: CopyProgress) -> None:
+        times.append(key.stat().st_mtime)
+        os.utime(key, (1, 1))
+
+    copied(efs, report=age)
+    assert any(one > 1 for one in times[1:-1])
 
 
 def test_a_directory_that_always_changes_is_copied(efs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
