@@ -16,7 +16,8 @@ from kube_efs.model.efs.ids import FileSystemId
 CHUNK_BYTES = 256 * 1024
 # Of Debian 12 and 13. Functions of later versions have other arguments.
 _NAMES = ("libnfs.so.13", "libnfs.so.14")
-_TIMEOUT_MILLISECONDS = 5000
+# A lost connection is an error at once. A machine under load may need seconds for an answer.
+_TIMEOUT_MILLISECONDS = 15_000
 _PAUSE_SECONDS = 0.1
 _CONNECT_SECONDS = 20.0
 
