@@ -440,6 +440,7 @@ def _open_or_none(name: str, folder: int) -> int | None:
     try:
         return os.open(name, OPEN_DIRECTORY, dir_fd=folder)
     except OSError as error:
-        if error.errno in {*NO_DIRECTORY, *_GONE}:
+        # Not ESTALE: the directory may still be there, and all of it would be missing.
+        if error.errno in {*NO_DIRECTORY, errno.ENOENT}:
             return None
         raise

@@ -438,6 +438,23 @@ def test_a_directory_that_is_replaced_by_a_link_meanwhile_is_copied_as_that(
     assert (efs / "claims/new/v1/data").read_text() == "first"
 
 
+def test_a_directory_with_a_stale_handle_is_not_missing(efs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (efs / "claims/old/sub").mkdir()
+    (efs / "claims/old/sub/file").write_text("x")
+    former, opened = os.open, count()
+
+    def open_stale(name: Any, flags: int, *mode: int, **options: Any) -> int:
+        if name == "sub" and next(opened) == 0:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return former(name, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", open_stale)
+    with pytest.raises(WorkerFailed, match="Stale file handle"):
+        copied(efs)
+    copied(efs)
+    assert (efs / "claims/new/sub/file").read_text() == "x"
+
+
 def test_a_copy_in_progress_shows_regularly_that_it_is_continued(
     efs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
