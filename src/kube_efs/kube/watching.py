@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 # The server ends a watch after this time; it varies, so that not all watches restart at the same moment.
 _WATCH_SECONDS = (240, 300)
-# A broken connection may show no error, so a watch ends this long after its timeout.
+# A broken connection may show no error, so a watch ends if nothing arrives for its timeout and this long.
 _GRACE_SECONDS = 30
 _FIRST_BACK_OFF_SECONDS = 0.1
 _LAST_BACK_OFF_SECONDS = 30.0

@@ -18,7 +18,8 @@ A record ``from-HASH`` names the source. An attempt with another one begins agai
 
 Only the last attempt works on a copy. Each begins with a record ``by-UNIQUE`` of its own and removes those of
 the others. An earlier one may still be running: its node was cut off, or its process stood still. It stops
-as soon as it misses its record, and does not rename the tree.
+as soon as it misses its record, and does not rename the tree. The check and the rename are not one step: if
+an attempt stands still between them, the next one may be working on the tree when it becomes the volume.
 
 The copy reads a directory while others may write into it. A file that is written while it is read may have
 parts of both states in the copy. ``tree_copy`` copies the files.

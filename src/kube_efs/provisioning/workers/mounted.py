@@ -265,7 +265,10 @@ class _MountWorker:
         self.stopped: set[Directory] = set()
 
     async def close(self) -> None:
-        """Start no more work, and end copies; other work in progress continues."""
+        """Start no more work, and end copies; other work in progress continues.
+
+        A copy that waits for its turn begins, and ends at its first report.
+        """
         self._closed.set()
         # The copier has one thread, so this is done when no copy is in progress.
         ended = asyncio.get_running_loop().run_in_executor(self._copier, lambda: None)
