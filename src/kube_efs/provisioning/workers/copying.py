@@ -1,8 +1,8 @@
 """Copies a directory with its contents to another place of a mounted file system.
 
 Nobody ever sees a part of a copy, and a copy never changes what others have written. It is made in a
-directory of its own, ``.kube-efs-copies/KEY/tree``, which is renamed to the target at the end. The kernel
-renames a directory only to a missing or empty one, so a target with contents is refused, not changed.
+directory of its own, ``.kube-efs-copies/KEY/tree-ATTEMPT``, which is renamed to the target at the end. The
+kernel renames a directory only to a missing or empty one, so a target with contents is refused, not changed.
 
 An attempt that is killed at any moment leaves one of these states, and the next attempt continues from it:
 
@@ -16,10 +16,9 @@ An attempt that is killed at any moment leaves one of these states, and the next
 
 A record ``from-HASH`` names the source. An attempt with another one begins again.
 
-Only the last attempt works on a copy. Each begins with a record ``by-UNIQUE`` of its own and removes those of
-the others. An earlier one may still be running: its node was cut off, or its process stood still. It stops
-as soon as it misses its record, and does not rename the tree. The check and the rename are not one step: if
-an attempt stands still between them, the next one may be working on the tree when it becomes the volume.
+Only the last attempt works on a copy. Each begins by giving the tree a name of its own. An earlier one may
+still be running: its node was cut off, or its process stood still. It stops as soon as it misses its name,
+and its rename at the end fails without it, however late that comes.
 
 The copy reads a directory while others may write into it. A file that is written while it is read may have
 parts of both states in the copy. ``tree_copy`` copies the files.
@@ -55,7 +54,7 @@ OURS: Final = frozenset({TRASH, MARKS, COPIES, SNAPSHOTS})
 
 _TREE: Final = "tree"
 _LINKS: Final = "links"
-_BY: Final = "by-"
+_FROM: Final = "from-"
 _PRIVATE: Final = 0o700
 _PARENT_MODE: Final = 0o755
 # Files of one directory are copied at the same time, because each needs several answers of the server.
@@ -78,13 +77,22 @@ def copy_tree(root: int, target: Directory, terms: CopyTerms, report: Report) ->
     with opened_or_made(root, COPIES) as copies, opened_or_made(copies, terms.key) as folder:
         # Others remove abandoned copies by this time. It shows that this one is continued.
         os.utime(folder)
-        attempt = _Attempt(root, terms.key, _take_over(folder))
+        attempt = _take_over(root, folder, terms.key)
         with _opened_parent(root, target) as parent:
             # After the earlier attempts have lost the copy: they cannot finish it any more.
             finished = _finished(folder, parent, target.parts[-1])
-            _record_source(root, folder, terms, attempt, is_finished=finished is not None)
+            has_another_source = _has_another_source(folder, terms)
             if finished is not None:
+                with suppress(OSError):
+                    os.rmdir(attempt.tree, dir_fd=folder)
+                if has_another_source:
+                    remedy = "use another name"
+                    problem = "is the name of a copy of another directory"
+                    raise CopyDiffers(problem, field="copy", value=terms.key, remedy=remedy)
                 return Copied(progress=CopyProgress(), finished=finished)
+            if has_another_source:
+                attempt = _begin_again(root, folder, terms.key)
+            _make_record(_source_record(terms), folder)
             return _copy(attempt, folder, parent, target, terms, report)
 
 
@@ -141,12 +149,12 @@ def _check_apart(source: Directory, target: Directory) -> None:
 
 
 class _Attempt:
-    """This attempt at the copy with the key, by its record."""
+    """This attempt at the copy with the key, by the name of its tree."""
 
-    def __init__(self, root: int, key: str, record: str) -> None:
+    def __init__(self, root: int, key: str) -> None:
         self.root = root
         self.key = key
-        self.record = record
+        self.tree = f"{_TREE}-{uuid.uuid4().hex}"
         self._renewed = time.monotonic()
 
     @contextmanager
@@ -159,7 +167,7 @@ class _Attempt:
         with ExitStack() as stack:
             try:
                 folder = stack.enter_context(opened(self.root, (COPIES, self.key)))
-                os.stat(self.record, dir_fd=folder, follow_symlinks=False)
+                os.stat(self.tree, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError as error:
                 raise self.lost() from error
             yield folder
@@ -178,34 +186,42 @@ class _Attempt:
         return WorkerFailed(problem, field="copy", value=self.key, remedy=remedy)
 
 
-def _take_over(folder: int) -> str:
-    """Make the copy that of this attempt; returns its record."""
-    own = f"{_BY}{uuid.uuid4().hex}"
-    # The own record first: of two attempts that begin at the same moment, at most one has the copy.
-    _make_record(own, folder)
-    for name in os.listdir(folder):
-        if name.startswith(_BY) and name != own:
-            with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=folder)
-    return own
+def _take_over(root: int, folder: int, key: str) -> _Attempt:
+    """Make the tree that of a new attempt; raises WorkerFailed if another one does so at this moment."""
+    attempt = _Attempt(root, key)
+    try:
+        if trees := _trees(folder):
+            os.rename(trees[0], attempt.tree, src_dir_fd=folder, dst_dir_fd=folder)
+        else:
+            os.mkdir(attempt.tree, _PRIVATE, dir_fd=folder)
+        # Again: of two attempts that have found no tree and made one each, at most one keeps it.
+        for other in _trees(folder):
+            if other != attempt.tree:
+                discard(root, folder, other)
+    except FileNotFoundError as error:
+        raise attempt.lost() from error
+    return attempt
 
 
-def _record_source(root: int, folder: int, terms: CopyTerms, attempt: _Attempt, *, is_finished: bool) -> None:
-    """Record the source; what an attempt with another source has left is discarded.
+def _trees(folder: int) -> list[str]:
+    return [name for name in os.listdir(folder) if name.startswith(_TREE)]
 
-    Raises CopyDiffers if the copy of another source is finished.
-    """
-    own = f"from-{hashlib.sha256(str(terms.source).encode(errors='surrogatepass')).hexdigest()[:32]}"
-    names = [name for name in os.listdir(folder) if name != attempt.record]
-    if any(name.startswith("from-") and name != own for name in names):
-        if is_finished:
-            remedy = "use another name"
-            problem = "is the name of a copy of another directory"
-            raise CopyDiffers(problem, field="copy", value=terms.key, remedy=remedy)
-        # The record last: without it, the next attempt would continue the copy of the other source.
-        for name in sorted(names, key=lambda name: name.startswith("from-")):
-            discard(root, folder, name)
-    _make_record(own, folder)
+
+def _begin_again(root: int, folder: int, key: str) -> _Attempt:
+    """Discard what attempts with another source have left."""
+    # The record last: without it, the next attempt would continue the copy of the other source.
+    for name in sorted(os.listdir(folder), key=lambda name: name.startswith(_FROM)):
+        discard(root, folder, name)
+    return _take_over(root, folder, key)
+
+
+def _has_another_source(folder: int, terms: CopyTerms) -> bool:
+    own = _source_record(terms)
+    return any(name.startswith(_FROM) and name != own for name in os.listdir(folder))
+
+
+def _source_record(terms: CopyTerms) -> str:
+    return f"{_FROM}{hashlib.sha256(str(terms.source).encode(errors='surrogatepass')).hexdigest()[:32]}"
 
 
 def _finished(folder: int, parent: int, name: str) -> float | None:
@@ -237,7 +253,7 @@ def _copy(
         raise _taken(target, "is a link or file")
     with (
         _opened_source(attempt.root, terms) as source,
-        opened_or_made(folder, _TREE) as tree,
+        _opened_tree(attempt, folder) as tree,
         opened_or_made(folder, _LINKS) as links,
     ):
         found = os.fstat(tree if source is None else source)
@@ -257,9 +273,6 @@ def _copy(
             copier.remove_links()
         os.rmdir(_LINKS, dir_fd=folder)
         with attempt.opened() as own:
-            # An attempt with another source may have discarded it before it noticed this one.
-            if not os.path.samestat(os.fstat(tree), os.stat(_TREE, dir_fd=own, follow_symlinks=False)):
-                raise attempt.lost()
             _finish_top(tree, found, made, owners)
             record = _record(os.fstat(tree).st_ino)
             # Before the rename. After it, users may write into the directory. An attempt that is killed in
@@ -267,7 +280,9 @@ def _copy(
             # one would be refused.
             _make_record(record, own)
             try:
-                os.rename(_TREE, name, src_dir_fd=own, dst_dir_fd=parent)
+                os.rename(attempt.tree, name, src_dir_fd=own, dst_dir_fd=parent)
+            except FileNotFoundError as error:
+                raise attempt.lost() from error
             except OSError as error:
                 if error.errno in _IN_USE:
                     raise _taken(target, "exists and is not empty") from error
@@ -323,6 +338,16 @@ def _finish_top(
 
 
 # --- opening
+
+
+@contextmanager
+def _opened_tree(attempt: _Attempt, folder: int) -> Iterator[int]:
+    with ExitStack() as stack:
+        try:
+            tree = stack.enter_context(opened(folder, (attempt.tree,)))
+        except FileNotFoundError as error:
+            raise attempt.lost() from error
+        yield tree
 
 
 @contextmanager

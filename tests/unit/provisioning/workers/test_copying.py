@@ -233,7 +233,7 @@ def test_an_interrupted_copy_does_not_look_into_complete_directories(
 
     monkeypatch.setattr(os, "scandir", scandir)
     copied(efs)
-    assert set(listed) == {"old", "tree", "links"}
+    assert {name.split("-")[0] for name in listed} == {"old", "tree", "links"}
 
 
 def ended_before_its_rename(efs: Path) -> None:
@@ -350,7 +350,7 @@ def test_names_that_a_listing_omits_do_not_stay_in_the_copy(
     gone = list((efs / "claims/old").glob("file *"))
     for path in gone:
         path.unlink()
-    partial = next((efs / ".kube-efs-copies").rglob("tree"))
+    partial = next((efs / ".kube-efs-copies").rglob("tree-*"))
     assert sum((partial / path.name).exists() for path in gone) > 2
     with monkeypatch.context() as patched:
         list_by_position(patched)
@@ -537,7 +537,7 @@ def test_an_attempt_that_continues_late_removes_no_file_that_it_has_seen_before(
 
     def seen(name: str, folder: int) -> os.stat_result | None:
         found = former(name, folder)
-        if Path(f"/proc/self/fd/{folder}").readlink().name == "tree" and name == "file":
+        if Path(f"/proc/self/fd/{folder}").readlink().name.startswith("tree-") and name == "file":
             finish()
         return found
 
@@ -643,7 +643,7 @@ def test_a_copy_of_another_source_that_is_killed_at_any_moment_keeps_nothing_of_
     for calls in count():
         with killed_after(_ALMOST_ALL), pytest.raises(_Killed):
             copied(tmp_path)
-        assert (tmp_path / COPIES / TERMS.key / "tree/file").read_text() == "x"
+        assert next((tmp_path / COPIES / TERMS.key).glob("tree-*/file")).read_text() == "x"
         with killed_after(calls), suppress(_Killed):
             copied(tmp_path, other)
             was_complete = True
@@ -839,7 +839,7 @@ def test_a_copy_that_continues_at_that_moment_is_put_back_and_never_in_the_trash
 
     monkeypatch.setattr(os, "rename", renamed)
     discard_abandoned(efs)
-    assert (abandoned / "tree/large").exists()
+    assert next(abandoned.glob("tree-*/large")).exists()
 
 
 def test_a_copy_that_has_begun_again_is_not_replaced_by_the_abandoned_one(
@@ -895,21 +895,56 @@ def test_a_copy_that_is_removed_after_its_last_file_does_not_become_a_volume(
     assert not (efs / "claims/new").exists()
 
 
-def test_another_tree_in_the_place_of_the_copy_does_not_become_a_volume(
+def test_an_attempt_that_is_taken_over_right_before_its_rename_does_not_make_the_volume(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check and the rename are one step, because the name of the tree belongs to the attempt."""
+    (efs / "claims/old/file").write_text("x")
+    former = os.rename
+
+    def stopped(_: CopyProgress) -> None:
+        raise WorkerFailed("was stopped", field="copy")
+
+    def taken_over() -> None:
+        (efs / "claims/old/file").write_text("newer")
+        with pytest.raises(WorkerFailed, match="was stopped"):
+            copied(efs, report=stopped)
+
+    take_over = at_first(taken_over)
+
+    def renamed(source: str, target: str, **options: Any) -> None:
+        if target == "new":
+            take_over()
+        former(source, target, **options)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    with pytest.raises(WorkerFailed, match="was taken over"):
+        copied(efs)
+    assert not (efs / "claims/new").exists()
+    copied(efs)
+    assert (efs / "claims/new/file").read_text() == "newer"
+
+
+def test_of_two_attempts_that_begin_at_the_same_moment_one_has_the_copy_at_most(
     efs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (efs / "claims/old/file").write_text("x")
-    former, tree = os.rmdir, efs / COPIES / TERMS.key / "tree"
+    former = os.mkdir
 
-    def replaced(*arguments: Any, **options: Any) -> None:
-        former(*arguments, **options)
-        tree.rename(efs / "trash")
-        tree.mkdir()
-
-    monkeypatch.setattr(os, "rmdir", replaced)
-    with pytest.raises(WorkerFailed, match=r"pvc-1.*or removed"):
+    def finished_and_emptied() -> None:
         copied(efs)
-    assert not (efs / "claims/new").exists()
+        (efs / "claims/new/file").unlink()
+
+    finish = at_first(finished_and_emptied)
+
+    def made(name: str, *arguments: Any, **options: Any) -> None:
+        if name.startswith("tree-"):
+            finish()
+        former(name, *arguments, **options)
+
+    monkeypatch.setattr(os, "mkdir", made)
+    copied(efs)
+    assert list((efs / "claims/new").iterdir()) == []
 
 
 def test_a_copy_that_another_process_discards_does_not_end_the_round(
