@@ -130,6 +130,7 @@ def test_variable_is_read(
         pytest.param("STORAGE_PROVISIONER_NAME", "a b", "use a name such as", id="provisioner with a space"),
         pytest.param("WORKER_IMAGE", "image; rm -rf /", "use an image's name", id="image with a command"),
         pytest.param("KUBECONFIG", "/nowhere/kubeconfig", "use a file that exists", id="missing kubeconfig"),
+        pytest.param("KUBECONFIG", "x" * 300, "use a file that exists", id="long kubeconfig"),
         pytest.param("KUBE_EFS_WORKER_BATCH", "0", "use 1 to 10000", id="empty batch"),
     ],
 )

@@ -1,16 +1,20 @@
 """Creates the clients of the Kubernetes API."""
 
+import os
 from pathlib import Path
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
+import msgspec
 from lightkube import AsyncClient, KubeConfig
 from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SingleConfig
-from lightkube.config.models import User
+from lightkube.core.exceptions import ConfigError
 
 from kube_efs.kube.connections import Connections
+from kube_efs.kube.credentials import CredentialsTransport
 from kube_efs.kube.errors import configured
+from kube_efs.kube.kubeconfig import Cluster, User, load_kubeconfig
 from kube_efs.kube.measuring import MeasuringTransport
 from kube_efs.kube.retrying import RetryingTransport
 from kube_efs.model.errors import InvalidSetting
@@ -21,22 +25,24 @@ REQUEST_TIMEOUT_SECONDS = 30.0
 # A restart of an API server, or a switch of its load balancer, takes less time.
 PATIENCE_SECONDS = 30.0
 
+_DEFAULT = "~/.kube/config"
+
 
 def load_config(kubeconfig: Path | None = None) -> SingleConfig:
     """The current context of that file, or the pod's service account, ``KUBECONFIG`` or ``~/.kube/config``.
 
-    Raises InvalidSetting when none of them is usable.
+    ``KUBECONFIG`` may name several files. Raises InvalidSetting when none of them is usable.
     """
     with configured():
-        found = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
-        context = found.get()
-    if context is None:
-        remedy = "set its current-context"
-        raise InvalidSetting(
-            "has no current context", field="KUBECONFIG", value=str(kubeconfig or ""), remedy=remedy
-        )
-    # The client requires a user; a cluster behind kubectl proxy needs none.
-    return context if context.user else context._replace(user=User())
+        if kubeconfig:
+            return load_kubeconfig([kubeconfig])
+        try:
+            account = KubeConfig.from_service_account().get()
+        except ConfigError:
+            names = os.environ.get("KUBECONFIG") or _DEFAULT
+            return load_kubeconfig([Path(name) for name in names.split(os.pathsep) if name])
+    assert account  # noqa: S101 - it has a current context
+    return account
 
 
 def connect(
@@ -52,16 +58,32 @@ def connect(
     """
     # A burst of claims must not wait for connections; open watches need some, too.
     timeout = httpx2.Timeout(REQUEST_TIMEOUT_SECONDS, pool=None)
+    cluster = msgspec.convert(msgspec.to_builtins(config.cluster), Cluster)
+    user = msgspec.convert(msgspec.to_builtins(config.user or User()), User)
     with configured():
-        verify = verify_cluster(config.cluster, config.user or User(), config.abs_file)
-        inner = Connections(verify, _proxy(httpx2.URL(config.cluster.server)))
+        verify = verify_cluster(cluster, user, config.abs_file)
+        inner = Connections(verify, _proxy(cluster), cluster.tls_server_name)
         attempts = MeasuringTransport(inner, metrics) if metrics else inner
-        transport = RetryingTransport(attempts, patience_seconds)
+        transport: httpx2.AsyncBaseTransport = RetryingTransport(attempts, patience_seconds)
+        if user.exec or user.impersonated_user:
+            transport = CredentialsTransport(transport, user, cluster)
+            # The client itself would run only programs of old versions.
+            config = config._replace(user=msgspec.structs.replace(user, exec=None))
         return AsyncClient(config, field_manager=field_manager, timeout=timeout, transport=transport)
 
 
-def _proxy(server: httpx2.URL) -> str | None:
-    """The proxy for the server from ``HTTPS_PROXY``, ``NO_PROXY`` and similar variables."""
+def _proxy(cluster: Cluster) -> str | None:
+    """The proxy of the cluster, or that of ``HTTPS_PROXY``, ``NO_PROXY`` and similar variables."""
+    if cluster.proxy_url:
+        if not cluster.proxy_url.startswith(("http://", "https://")):
+            raise InvalidSetting(
+                "is not an HTTP proxy",
+                field="KUBECONFIG: clusters.proxy-url",
+                value=cluster.proxy_url.partition("://")[0],  # the rest may have a password
+                remedy="use one, or kubectl proxy",
+            )
+        return cluster.proxy_url
+    server = httpx2.URL(cluster.server)
     if proxy_bypass(server.host):
         return None
     proxies = getproxies()

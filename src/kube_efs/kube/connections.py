@@ -37,12 +37,16 @@ _NO_DEFAULT_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent"
 class Connections(httpx2.AsyncBaseTransport):
     """A pool of connections, verified by ``verify``, through an HTTP ``proxy`` if there is one.
 
+    ``server_name`` is the name in the server's certificate, if it is not that of the address.
     It must be created and closed in the loop that uses it. Each request has its own timeouts.
     """
 
-    def __init__(self, verify: ssl.SSLContext, proxy: str | None = None) -> None:
+    def __init__(
+        self, verify: ssl.SSLContext, proxy: str | None = None, server_name: str | None = None
+    ) -> None:
         self._verify = verify
         self._proxy = proxy
+        self._server_name = server_name
         self._session: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -54,6 +58,7 @@ class Connections(httpx2.AsyncBaseTransport):
                 headers=request.headers.multi_items(),
                 data=await request.aread() or None,
                 proxy=self._proxy,
+                server_hostname=self._server_name,
                 timeout=_timeout(request),
                 allow_redirects=False,
             )

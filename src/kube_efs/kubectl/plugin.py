@@ -6,7 +6,8 @@ one of the context. In ``kube-efs``, it is the namespace of kube-efs, which is `
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Annotated, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -231,14 +232,13 @@ def _config(kubeconfig: str | None, context: str | None, namespace: str | None =
     kubectl merges all files in KUBECONFIG, so it is asked instead of the files.
     """
     import yaml
-    from lightkube import KubeConfig
 
     from kube_efs.kube.errors import configured
+    from kube_efs.kube.kubeconfig import read_kubeconfig
 
     options = options_of(kubeconfig=kubeconfig, context=context)
     found = yaml.safe_load(ask("config", "view", "--raw", "--minify", "--flatten", *options))
     if namespace:
         found["contexts"][0]["context"]["namespace"] = namespace
     with configured():
-        # With --minify, kubectl fails without a current context.
-        return cast("SingleConfig", KubeConfig.from_dict(found).get())
+        return read_kubeconfig([(found, Path())])

@@ -1,5 +1,6 @@
 """The settings that the long-running processes share: the log, their identity and location."""
 
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -45,10 +46,10 @@ def _level(text: str) -> str:
 
 
 def _read_file(text: str) -> Path:
-    path = Path(text)
-    if not path.is_file():
+    # Of pathlib, the same raises OSError for a name that is too long.
+    if not os.path.isfile(text):  # noqa: PTH113
         raise ValueError("does not point to a file")
-    return path
+    return Path(text)
 
 
 @dataclass(frozen=True, kw_only=True)
