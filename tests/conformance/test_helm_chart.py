@@ -18,6 +18,7 @@ from kube_efs.operator.forms.aws_driver_refusals import REFUSALS
 from kube_efs.operator.forms.chart_values import chart_values
 from kube_efs.operator.manifests import RenderOptions, render_asset, render_manifests, values_of
 from kube_efs.operator.platforms import Platform
+from kube_efs.settings.installed import HEALTH_HOST
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -145,7 +146,7 @@ async def test_value_changes_only_what_it_documents(path: str) -> None:
 @pytest.mark.parametrize(
     ("values", "names"),
     [
-        ({"monitoring": {"enabled": True}}, ("controller-metrics", "pod-monitors", "rules")),
+        ({"monitoring": {"enabled": True}}, ("controller-metrics", "rules")),
         ({"controller": {"observing": True}}, ("observing-rbac",)),
     ],
     ids=["monitoring", "observing"],
@@ -159,6 +160,33 @@ async def test_switch_adds_objects_of_the_operator_assets(
     shown = values_of(RenderOptions(platform=Platform.KUBERNETES, namespace="storage"))
     wanted = keyed([one for name in names for one in render_asset(name, shown)])
     assert {key: one for key, one in found.items() if key not in without} == wanted
+
+
+@pytest.mark.parametrize(
+    ("values", "opened"),
+    [
+        pytest.param({}, set(), id="default"),
+        pytest.param({"tunnel": {"env": {HEALTH_HOST: "127.0.0.1"}}}, set(), id="loopback"),
+        pytest.param({"tunnel": {"env": {HEALTH_HOST: "0.0.0.0"}}}, {TUNNEL}, id="tunnels"),
+        pytest.param({"node": {"env": {HEALTH_HOST: "0.0.0.0"}}}, {NODE}, id="CSI driver"),
+        pytest.param(
+            {"node": {"env": [{"name": HEALTH_HOST, "value": "0.0.0.0"}]}}, {TUNNEL, NODE}, id="list for both"
+        ),
+    ],
+)
+async def test_pod_monitors_are_those_of_processes_that_prometheus_can_reach(
+    values: Mapping[str, Any], opened: set[str]
+) -> None:
+    found = await objects({**CSI, **values, "monitoring": {"enabled": True}})
+
+    def listens_at(workload: str) -> list[str]:
+        (container,) = found[workload]["spec"]["template"]["spec"]["containers"]
+        return [one["value"] for one in container["env"] if one["name"] == HEALTH_HOST]
+
+    assert {one for one in (TUNNEL, NODE) if listens_at(one) == ["0.0.0.0"]} == opened
+    assert all(listens_at(one) == ["127.0.0.1"] for one in {TUNNEL, NODE} - opened)
+    selected = {one["spec"]["selector"]["matchLabels"]["component"] for one in _of_kind(found, "PodMonitor")}
+    assert {f"DaemonSet/{name}" for name in selected} == opened
 
 
 @pytest.mark.parametrize(
@@ -257,6 +285,16 @@ async def test_refused_value_may_be_the_default_of_the_aws_driver() -> None:
             {**CSI, "node": {"env": [{"name": "POD_NAME", "value": "a"}]}},
             "node.env: POD_NAME is set by the chart; remove it",
             id="variable that the chart sets for the tunnels",
+        ),
+        pytest.param(
+            {"tunnel": {"env": {HEALTH_HOST: "10.0.0.1"}}},
+            "tunnel.env: KUBE_EFS_HEALTH_HOST: the kubelet probes 127.0.0.1; use 0.0.0.0 or 127.0.0.1",
+            id="address without the probes",
+        ),
+        pytest.param(
+            {**CSI, "node": {"env": [{"name": HEALTH_HOST, "valueFrom": {"fieldRef": {}}}]}},
+            "node.env: KUBE_EFS_HEALTH_HOST: the kubelet probes 127.0.0.1; use 0.0.0.0 or 127.0.0.1",
+            id="address that is not known",
         ),
         pytest.param(
             {"controller": {"env": [{"name": "AWS_REGION", "value": "eu-west-1"}]}},
@@ -529,6 +567,10 @@ def _write_aws_driver_chart(folder: Path) -> None:
     (folder / "Chart.yaml").write_text(yaml.safe_dump(chart))
     text = yaml.safe_dump_all([*workloads, *others])
     (folder / "templates" / "all.yaml").write_text(text)
+
+
+def _of_kind(found: Mapping[str, Any], kind: str) -> list[Any]:
+    return [one for one in found.values() if one["kind"] == kind]
 
 
 def _merged(base: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:

@@ -17,10 +17,13 @@ from kube_efs.settings.tunnel import TunnelSettings
 _PROCESSES: Final = (ControllerSettings, TunnelSettings, NodeSettings)
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _PREFIX: Final = "KUBE_EFS_"
-_HEALTH_HOST: Final = "KUBE_EFS_HEALTH_HOST"
+HEALTH_HOST: Final = "KUBE_EFS_HEALTH_HOST"
+# With this address, the metrics can be read from outside of the node.
+ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - the metrics for Prometheus
 # Of the processes on the network of the node. Their probes are at 127.0.0.1: with any other address, the
 # kubelet would restart the pods, and so interrupt all mounts of the node, again and again.
-_HEALTH_HOSTS: Final = frozenset({"0.0.0.0", "127.0.0.1", "localhost"})  # noqa: S104 - the metrics for Prometheus
+HEALTH_HOSTS: Final = (ALL_ADDRESSES, "127.0.0.1", "localhost")
+HEALTH_HOST_REMEDY: Final = f"the kubelet probes 127.0.0.1; use {ALL_ADDRESSES} or 127.0.0.1"
 _BY_MANIFEST: Final = "is set by the manifests"
 # The manifests set these variables, and their volumes, ports, probes and roles depend on the values.
 _KEPT: Final[Mapping[str, str]] = {
@@ -79,10 +82,8 @@ def _check(kind: type[Environment], name: str, text: str) -> None:
         raise ValueError(f"names {name!r}, which is not a variable name")
     if name in _KEPT:
         raise ValueError(f"has {name}, which {_KEPT[name]}")
-    if name == _HEALTH_HOST and kind is not ControllerSettings and text not in _HEALTH_HOSTS:
-        raise ValueError(
-            f"has {text!r} for {name}, but the kubelet probes 127.0.0.1; use 0.0.0.0 or 127.0.0.1"
-        )
+    if name == HEALTH_HOST and kind is not ControllerSettings and text not in HEALTH_HOSTS:
+        raise ValueError(f"has {text!r} for {name}, but {HEALTH_HOST_REMEDY}")
     known = _by_name(kind)
     if name in known:
         _read(known[name], text)
@@ -152,4 +153,4 @@ class InstalledSettings(Environment):
 
 
 def _is_open(variables: Mapping[str, str]) -> bool:
-    return variables.get(_HEALTH_HOST) == "0.0.0.0"  # noqa: S104 - a comparison
+    return variables.get(HEALTH_HOST) == ALL_ADDRESSES

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from kube_efs.operator.forms.value_schemas import Value
 from kube_efs.settings.base import own_image
+from kube_efs.settings.installed import HEALTH_HOST, HEALTH_HOST_REMEDY, HEALTH_HOSTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +158,10 @@ def _variables(own: Mapping[str, Sequence[str]]) -> Iterator[str]:
         )
         for name, remedy in {**FOREIGN_VARIABLES, _REGION: "use region"}.items():
             yield from _fault(f'eq .name "{name}"', f'"{values}: {name}"', f"is not a setting here; {remedy}")
+        if values != "controller.env":
+            hosts = " ".join(json.dumps(host) for host in HEALTH_HOSTS)
+            refused = f'and (eq .name "{HEALTH_HOST}") (not (has .value (list {hosts})))'
+            yield from _fault(refused, f'"{values}: {HEALTH_HOST}:"', HEALTH_HOST_REMEDY)
         yield "{{- end }}"
 
 

@@ -14,7 +14,12 @@ from kube_efs.model.names import NEW_INSTALLATION, UNNAMED_INSTALLATION, NameSet
 from kube_efs.operator.forms.aws_driver_refusals import refusals_template
 from kube_efs.operator.forms.aws_driver_values import aws_driver_values, node_values
 from kube_efs.operator.forms.chart_values import WORKLOADS, chart_values, defaults, own_variables, schema
-from kube_efs.operator.forms.chart_workloads import pull_secrets, selector, workload_with_values
+from kube_efs.operator.forms.chart_workloads import (
+    DEFAULT_HEALTH_HOST,
+    pull_secrets,
+    selector,
+    workload_with_values,
+)
 from kube_efs.operator.forms.go_templates import (
     Context,
     Expression,
@@ -35,6 +40,7 @@ from kube_efs.operator.manifests import (
     workload_assets,
 )
 from kube_efs.operator.platforms import Platform
+from kube_efs.settings.installed import ALL_ADDRESSES
 
 FOLDER: Final = "helm/kube-efs"
 _CSI: Final = "$.Values.csi.enabled"
@@ -57,6 +63,9 @@ _CREATED: Final = {
 # The accounts that users can name, and the values that name them. The node's pods of the AWS driver sign
 # mounts with their account, which is the tunnel agent's work here.
 _NAMED_ACCOUNTS: Final = {"controller_account": "controller", "tunnel_account": "node"}
+_HEALTH_HOST: Final = {
+    name: f'(include "kube-efs.healthHost" (list $ "{name}"))' for name in DEFAULT_HEALTH_HOST
+}
 _PLAIN: Final = values_of(RenderOptions(platform=Platform.KUBERNETES))
 _NAMES: Final = '(include "kube-efs.names" $ | fromJson)'
 
@@ -93,6 +102,7 @@ _CONTEXT: Final = Context(
         "selinux": Expression(f"and ({_OPENSHIFT}) {_CSI}"),
         "user_id": Expression(str(_PLAIN["user_id"]), when=_NOT_OPENSHIFT),
         "tunnel_user_id": Expression(str(_PLAIN["tunnel_user_id"]), when=f"or ({_NOT_OPENSHIFT}) {_CSI}"),
+        **{key: Expression(f"not {_HEALTH_HOST[name]}") for name, key in DEFAULT_HEALTH_HOST.items()},
         "state_folder": str(_PLAIN["state_folder"]),
         "socket_folder": str(_PLAIN["socket_folder"]),
         "referenced_namespace": Expression(".namespace"),
@@ -273,6 +283,9 @@ def _documents(asset: str) -> str:
 
 def _document(node: Any) -> str:  # noqa: ANN401 - any JSON
     text = f"---\n{write_object(node, _CONTEXT)}"
+    if node["kind"] == "PodMonitor":
+        name = node["spec"]["selector"]["matchLabels"]["component"].strip("{}")
+        return conditional(f'eq {_HEALTH_HOST[name]} "{ALL_ADDRESSES}"', text)
     for name, values in _NAMED_ACCOUNTS.items():
         if node["kind"] == "ServiceAccount" and node["metadata"]["name"] == f"{{{name}}}":
             return conditional(f"$.Values.{values}.serviceAccount.create", text)

@@ -174,6 +174,13 @@
 {{- include "kube-efs.merged" (list $own (include "kube-efs.variables" $given | fromJsonArray)) -}}
 {{- end -}}
 
+{{/* The address that the values give the metrics of a process, or nothing. */}}
+{{- define "kube-efs.healthHost" -}}
+{{- range include (printf "kube-efs.%s.env" (index . 1)) (index . 0) | fromJsonArray -}}
+{{- if eq .name "KUBE_EFS_HEALTH_HOST" }}{{ .value }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The paths of the values in a mapping, for a message. */}}
 {{- define "kube-efs.paths" -}}
 {{- $prefix := index . 0 -}}

@@ -20,6 +20,7 @@ from kube_efs.operator.manifests import DEFAULT_KUBELET_FOLDER
 from kube_efs.operator.platforms import Platform
 from kube_efs.settings.base import own_image
 from kube_efs.settings.controller import DEFAULT_PROVISIONER
+from kube_efs.settings.installed import ALL_ADDRESSES, HEALTH_HOST
 
 # The names of workloads in the values, the asset of each, and its usual name.
 WORKLOADS: Mapping[str, tuple[str, str]] = {
@@ -109,7 +110,9 @@ def chart_values() -> tuple[Value, ...]:
         Value(
             path="monitoring.enabled",
             default=False,
-            meaning="Whether to create Services, monitors and alerts for the Prometheus operator",
+            meaning="Whether to create Services, monitors and alerts for the Prometheus operator. The"
+            f" PodMonitors of nodes need `{HEALTH_HOST}: {ALL_ADDRESSES}` in `tunnel.env` and `node.env`"
+            " ([metrics.md](../../../docs/metrics.md#metrics-of-nodes))",
             schema=SWITCH,
         ),
         *aws_driver_values(),
@@ -256,9 +259,9 @@ def _of_workload(name: str) -> Iterator[Value]:
 
 
 def own_variables(asset: str) -> list[str]:
-    """The variables that the asset of a workload sets."""
+    """The variables that the asset of a workload sets, except those that the values may set too."""
     (container,) = first_object(asset)["spec"]["template"]["spec"]["containers"]
-    return sorted(one["name"] for one in container["env"])
+    return sorted({one["name"] for one in container["env"]} - {HEALTH_HOST})
 
 
 def defaults(values: Sequence[Value]) -> dict[str, Any]:

@@ -8,7 +8,10 @@ from typing import Any, Final
 from kube_efs.operator.forms.chart_values import WORKLOADS
 from kube_efs.operator.forms.go_templates import Expression, Lines, Override, optional
 from kube_efs.operator.forms.value_schemas import first_object
+from kube_efs.settings.installed import HEALTH_HOST
 
+# Conditions: the values give no address for the metrics of the process.
+DEFAULT_HEALTH_HOST: Final = {name: f"default_health_host_of_{name}" for name in ("tunnel", "node")}
 # The defaults of the AWS driver.
 _ROOT_POD: Final = {"runAsNonRoot": False, "runAsUser": 0, "runAsGroup": 0, "fsGroup": 0}
 _ROOT_CONTAINER: Final = {"privileged": True}
@@ -147,9 +150,13 @@ def _unless_root(given: str, root: Mapping[str, Any], usual: Any) -> Override:  
 def _container(container: Any, name: str) -> Any:  # noqa: ANN401 - any JSON
     values = f"$.Values.{name}"
     variables = _items_of(f'(include "kube-efs.{name}.env" $ | fromJsonArray)')
+    own = [
+        {**one, "$if": DEFAULT_HEALTH_HOST[name]} if one["name"] == HEALTH_HOST else one
+        for one in container["env"]
+    ]
     changed = {
         **_pulled(container),
-        "env": [*container["env"], variables],
+        "env": [*own, variables],
         "resources": Expression(f"{values}.resources"),
     }
     if name == "tunnel":
