@@ -1,6 +1,7 @@
 """The chart with Helm: the same objects as ``kube-efs render``, and the effect of each value."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from tests.conformance.installing import render
 from tests.conformance.kubectl import Kubectl
 from tests.docs.blocks import Command, blocks_of, commands_for
 
+from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.names import NEW_INSTALLATION, UNNAMED_INSTALLATION, NameSet
-from kube_efs.operator.forms.aws_driver_refusals import REFUSALS
-from kube_efs.operator.forms.chart_values import chart_values
+from kube_efs.operator.forms.aws_driver_refusals import FOREIGN_VARIABLES, REFUSALS
+from kube_efs.operator.forms.chart_values import chart_values, own_variables
 from kube_efs.operator.manifests import RenderOptions, render_asset, render_manifests, values_of
 from kube_efs.operator.platforms import Platform
-from kube_efs.settings.installed import HEALTH_HOST
+from kube_efs.settings.installed import HEALTH_HOST, PROCESSES, InstalledSettings, setting_names
+from kube_efs.settings.loading import load
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -199,7 +202,6 @@ async def test_pod_monitors_are_those_of_processes_that_prometheus_can_reach(
         pytest.param({"csi": {"kubeletDirectory": "/a/../b"}}, "kubeletDirectory", id="directory with dots"),
         pytest.param({"image": {"digest": "latest"}}, "digest", id="tag instead of a digest"),
         pytest.param({"controller": {"env": {"A": 1}}}, "A", id="number as a variable name"),
-        pytest.param({"tunnel": {"env": {"NODE_NAME": "a"}}}, "NODE_NAME", id="variable that the chart sets"),
         pytest.param(
             {"node": {"podLabels": {"app": "a"}}}, "propertyName 'app'", id="label of the AWS driver's pods"
         ),
@@ -287,6 +289,27 @@ async def test_refused_value_may_be_the_default_of_the_aws_driver() -> None:
             id="variable that the chart sets for the tunnels",
         ),
         pytest.param(
+            {"tunnel": {"env": {"KUBE_EFS_HEALTH_PORT": "9900"}}},
+            "tunnel.env: KUBE_EFS_HEALTH_PORT is set by the chart; remove it",
+            id="variable that the probes depend on",
+        ),
+        pytest.param(
+            {**CSI, "node": {"env": [{"name": "KUBE_EFS_HEALTH_PORT", "value": "9900"}]}},
+            "node.env: KUBE_EFS_HEALTH_PORT is not a setting here; use node.healthPort",
+            id="port of two processes on the network of the node",
+        ),
+        pytest.param(
+            {"controller": {"env": {"KUBE_EFS_USAGE_INTERVALL_SECONDS": "60"}}},
+            "controller.env: KUBE_EFS_USAGE_INTERVALL_SECONDS is not a setting of this process;"
+            " use one of docs/settings.md",
+            id="typo",
+        ),
+        pytest.param(
+            {**CSI, "node": {"env": {"KUBE_EFS_TUNNEL_PORTS": "22049-23048"}}},
+            "node.env: KUBE_EFS_TUNNEL_PORTS is not a setting of this process",
+            id="setting of another process",
+        ),
+        pytest.param(
             {"tunnel": {"env": {HEALTH_HOST: "10.0.0.1"}}},
             "tunnel.env: KUBE_EFS_HEALTH_HOST: the kubelet probes 127.0.0.1; use 0.0.0.0 or 127.0.0.1",
             id="address without the probes",
@@ -368,6 +391,39 @@ async def test_pods_have_the_pull_secrets_that_an_existing_account_may_lack(
     found = await objects(_merged(given, f"{values}.serviceAccount.create", False))
     assert "imagePullSecrets" not in created[workload]["spec"]["template"]["spec"]
     assert found[workload]["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+async def test_chart_refuses_the_variables_that_the_operator_refuses(process: str) -> None:
+    names = {name for kind in PROCESSES.values() for name in setting_names(kind)}
+    given = dict.fromkeys({*names, "KUBE_EFS_TYPO", "HTTPS_PROXY", "AWS_ACCESS_KEY_ID"}, "127.0.0.1")
+
+    def is_refused_by_the_operator(name: str) -> bool:
+        variable = f"KUBE_EFS_{process.upper()}_SETTINGS"
+        try:
+            load(InstalledSettings, {variable: json.dumps({name: given[name]})})
+        except InvalidSetting as error:
+            return "is set by" in str(error) or "does not have" in str(error)
+        return False
+
+    answer = await template({**CSI, process: {"env": given}})
+
+    refused = {*re.findall(rf"^{process}\.env: (\w+)", answer.errors, flags=re.MULTILINE)}
+    # A list of variables of the node's pod is for the tunnel agent too.
+    of_chart = {
+        name for pod in {process, *({"tunnel"} if process == "node" else ())} for name in own_variables(pod)
+    }
+    wanted = {name for name in given if is_refused_by_the_operator(name)}
+    assert refused == wanted | ({*of_chart, *FOREIGN_VARIABLES} & given.keys())
+
+
+async def test_list_for_both_pods_of_a_node_may_have_settings_of_either() -> None:
+    names = ("KUBE_EFS_TUNNEL_PORTS", "KUBE_EFS_VOLUME_METRICS")
+    listed = [{"name": name, "value": "a"} for name in names]
+    found = await objects({**CSI, "node": {"env": listed}})
+    for workload in (TUNNEL, NODE):
+        (container,) = found[workload]["spec"]["template"]["spec"]["containers"]
+        assert [one for one in container["env"] if one["name"] in names] == listed
 
 
 async def test_variables_can_be_a_list_as_in_a_container() -> None:

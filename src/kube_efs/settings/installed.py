@@ -14,9 +14,14 @@ from kube_efs.settings.fields import Reader, Variable, read_yaml, setting, varia
 from kube_efs.settings.node import NodeSettings
 from kube_efs.settings.tunnel import TunnelSettings
 
-_PROCESSES: Final = (ControllerSettings, TunnelSettings, NodeSettings)
+# By the command of each process.
+PROCESSES: Final[Mapping[str, type[Environment]]] = {
+    "controller": ControllerSettings,
+    "tunnel": TunnelSettings,
+    "node": NodeSettings,
+}
+PREFIX: Final = "KUBE_EFS_"
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
-_PREFIX: Final = "KUBE_EFS_"
 HEALTH_HOST: Final = "KUBE_EFS_HEALTH_HOST"
 # With this address, the metrics can be read from outside of the node.
 ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - the metrics for Prometheus
@@ -24,27 +29,26 @@ ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - the metrics for Prometheus
 # kubelet would restart the pods, and so interrupt all mounts of the node, again and again.
 HEALTH_HOSTS: Final = (ALL_ADDRESSES, "127.0.0.1", "localhost")
 HEALTH_HOST_REMEDY: Final = f"the kubelet probes 127.0.0.1; use {ALL_ADDRESSES} or 127.0.0.1"
-_BY_MANIFEST: Final = "is set by the manifests"
 # The manifests set these variables, and their volumes, ports, probes and roles depend on the values.
+KEPT_BY_MANIFESTS: Final = frozenset(
+    {
+        "CSI_ENDPOINT",
+        "DRIVER_REG_SOCK_PATH",
+        "KUBECONFIG",
+        "KUBE_EFS_HEALTH_PORT",
+        "KUBE_EFS_LEASE_NAME",
+        "KUBE_EFS_NAMES",
+        "KUBE_EFS_REGISTRATION_FOLDER",
+        "KUBE_EFS_STATE_DIR",
+        "KUBE_EFS_TUNNEL_SOCKET",
+        "NODE_NAME",
+        "POD_NAME",
+        "POD_NAMESPACE",
+        "STORAGE_PROVISIONER_NAME",
+    }
+)
 _KEPT: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        (
-            "CSI_ENDPOINT",
-            "DRIVER_REG_SOCK_PATH",
-            "KUBECONFIG",
-            "KUBE_EFS_HEALTH_PORT",
-            "KUBE_EFS_LEASE_NAME",
-            "KUBE_EFS_NAMES",
-            "KUBE_EFS_REGISTRATION_FOLDER",
-            "KUBE_EFS_STATE_DIR",
-            "KUBE_EFS_TUNNEL_SOCKET",
-            "NODE_NAME",
-            "POD_NAME",
-            "POD_NAMESPACE",
-            "STORAGE_PROVISIONER_NAME",
-        ),
-        _BY_MANIFEST,
-    ),
+    **dict.fromkeys(KEPT_BY_MANIFESTS, "is set by the manifests"),
     "AWS_REGION": "is set by AWS_REGION of the operator",
     "WORKER_IMAGE": "is set by KUBE_EFS_IMAGE of the operator",
     **dict.fromkeys(
@@ -87,11 +91,16 @@ def _check(kind: type[Environment], name: str, text: str) -> None:
     known = _by_name(kind)
     if name in known:
         _read(known[name], text)
-    elif name.startswith(_PREFIX) or any(name in _by_name(other) for other in _PROCESSES):
+    elif name.startswith(PREFIX) or any(name in setting_names(other) for other in PROCESSES.values()):
         near = difflib.get_close_matches(name, known, n=1)
         raise ValueError(
             f"has {name}, which that process does not have" + (f" (did you mean {near[0]}?)" if near else "")
         )
+
+
+def setting_names(kind: type[Environment]) -> frozenset[str]:
+    """The variables that the process reads as settings."""
+    return frozenset(_by_name(kind))
 
 
 def _by_name(kind: type[Environment]) -> Mapping[str, Variable[Any]]:

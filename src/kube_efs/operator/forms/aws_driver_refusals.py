@@ -5,13 +5,20 @@ is needed, so it stops Helm, with a remedy. The schema cannot do this: its messa
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kube_efs.operator.forms.value_schemas import Value
 from kube_efs.settings.base import own_image
-from kube_efs.settings.installed import HEALTH_HOST, HEALTH_HOST_REMEDY, HEALTH_HOSTS
+from kube_efs.settings.installed import (
+    HEALTH_HOST,
+    HEALTH_HOST_REMEDY,
+    HEALTH_HOSTS,
+    PREFIX,
+    PROCESSES,
+    setting_names,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +98,7 @@ REFUSALS: Final = (
     ValueRefusal(path="node.s3filesCloudWatchMetricsEnabled", usual=True, remedy=_NO_S3),
 )
 _REGION: Final = "AWS_REGION"
+_HEALTH_PORT: Final = "KUBE_EFS_HEALTH_PORT"
 # Variables of the AWS driver that kube-efs does not read.
 FOREIGN_VARIABLES: Final[Mapping[str, str]] = {
     "CSI_NODE_NAME": "remove it; the chart sets NODE_NAME",
@@ -106,7 +114,7 @@ def refusals_template(
     """A template that renders nothing, or fails with every fault of the values.
 
     ``needs_csi`` are the values that have an effect with the CSI driver only, ``accounts`` the expressions
-    for the names of all service accounts, ``own_variables`` those that the chart sets, for each value of
+    for the names of all service accounts, ``own_variables`` those that belong to the chart, for each value of
     variables.
     """
     lines = (
@@ -150,19 +158,39 @@ def _image() -> Iterator[str]:
 
 
 def _variables(own: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    of_any = {name for kind in PROCESSES.values() for name in setting_names(kind)}
     for values, names in own.items():
+        process = values.removesuffix(".env")
+        elsewhere = {**FOREIGN_VARIABLES, _REGION: "use region"}
+        if process != "tunnel":
+            elsewhere[_HEALTH_PORT] = f"use {process}.healthPort"
+        yield f"{{{{- $known := {_list({*setting_names(PROCESSES[process]), *names, *elsewhere})} }}}}"
+        if process == "node":
+            yield f'{{{{- if not (kindIs "map" $.Values.{values}) }}}}'
+            yield f"{{{{- $known = concat $known ({_list(setting_names(PROCESSES['tunnel']))}) }}}}"
+            yield "{{- end }}"
         yield f'{{{{- range include "kube-efs.variables" $.Values.{values} | fromJsonArray }}}}'
-        listed = " ".join(json.dumps(name) for name in names if name != _REGION)
         yield from _fault(
-            f"has .name (list {listed})", f'printf "{values}: %s" .name', "is set by the chart; remove it"
+            f"has .name ({_list({*names} - elsewhere.keys())})",
+            f'printf "{values}: %s" .name',
+            "is set by the chart; remove it",
         )
-        for name, remedy in {**FOREIGN_VARIABLES, _REGION: "use region"}.items():
+        for name, remedy in elsewhere.items():
             yield from _fault(f'eq .name "{name}"', f'"{values}: {name}"', f"is not a setting here; {remedy}")
-        if values != "controller.env":
-            hosts = " ".join(json.dumps(host) for host in HEALTH_HOSTS)
-            refused = f'and (eq .name "{HEALTH_HOST}") (not (has .value (list {hosts})))'
+        yield from _fault(
+            f'and (or (hasPrefix "{PREFIX}" .name) (has .name ({_list(of_any)}))) (not (has .name $known))',
+            f'printf "{values}: %s" .name',
+            "is not a setting of this process; use one of docs/settings.md",
+        )
+        if process != "controller":
+            refused = f'and (eq .name "{HEALTH_HOST}") (not (has .value ({_list(HEALTH_HOSTS)})))'
             yield from _fault(refused, f'"{values}: {HEALTH_HOST}:"', HEALTH_HOST_REMEDY)
         yield "{{- end }}"
+
+
+def _list(texts: Iterable[str]) -> str:
+    """The expression for a list."""
+    return f"list {' '.join(json.dumps(text) for text in sorted(texts))}"
 
 
 def _ports() -> Iterator[str]:

@@ -20,7 +20,7 @@ from kube_efs.operator.manifests import DEFAULT_KUBELET_FOLDER
 from kube_efs.operator.platforms import Platform
 from kube_efs.settings.base import own_image
 from kube_efs.settings.controller import DEFAULT_PROVISIONER
-from kube_efs.settings.installed import ALL_ADDRESSES, HEALTH_HOST
+from kube_efs.settings.installed import ALL_ADDRESSES, HEALTH_HOST, KEPT_BY_MANIFESTS
 
 # The names of workloads in the values, the asset of each, and its usual name.
 WORKLOADS: Mapping[str, tuple[str, str]] = {
@@ -211,11 +211,9 @@ def _of_workload(name: str) -> Iterator[Value]:
     asset, words = WORKLOADS[name]
     pod = first_object(asset)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    own = own_variables(asset)
     variables: Schema = {
         **TEXTS,
         "type": ["object", "array", "null"],
-        "propertyNames": {"not": {"enum": own}},
         "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
     }
     both = " A list applies to the tunnel agent too" if name == "node" else ""
@@ -259,9 +257,9 @@ def _of_workload(name: str) -> Iterator[Value]:
 
 
 def own_variables(asset: str) -> list[str]:
-    """The variables that the asset of a workload sets, except those that the values may set too."""
+    """The variables of a workload that belong to the chart: manifests set them, or depend on them."""
     (container,) = first_object(asset)["spec"]["template"]["spec"]["containers"]
-    return sorted({one["name"] for one in container["env"]} - {HEALTH_HOST})
+    return sorted(({one["name"] for one in container["env"]} | KEPT_BY_MANIFESTS) - {HEALTH_HOST})
 
 
 def defaults(values: Sequence[Value]) -> dict[str, Any]:
