@@ -54,25 +54,27 @@ async def test_chart_gives_the_rendered_manifests_for_the_same_settings(
         csi_only=only,
         kubelet_folder="/var/lib/k0s/kubelet",
         secrets=("team/role", "team/other") if csi else (),
-        config_maps=("other/file-systems",) if csi else (),
+        config_maps=("other/file-systems", "team/ids") if csi else (),
     )
     references = [
-        {"namespace": "team", "secrets": ["role", "other"]},
+        {"namespace": "team", "secrets": ["role"]},
         {"namespace": "other", "configMaps": ["file-systems"]},
+        {"namespace": "team", "secrets": ["role", "other"], "configMaps": ["ids"]},
     ]
-    values = {
+    values: dict[str, Any] = {
         "platform": str(platform),
         "names": str(names),
         "image": {"repository": "registry.example.com/team/efs", "tag": "1"},
         "storageClass": {"name": "fast", "provisioner": "example.com/efs"},
         "region": "eu-west-1",
-        "csi": {
-            "enabled": csi,
+    }
+    if csi:
+        values["csi"] = {
+            "enabled": True,
             "only": only,
             "kubeletDirectory": "/var/lib/k0s/kubelet",
             "classReferences": references,
-        },
-    }
+        }
 
     found = await objects(values, namespace="storage")
 
@@ -239,6 +241,28 @@ async def test_value_that_is_not_served_is_refused_with_a_remedy(path: str) -> N
     (remedy,) = [one.remedy for one in REFUSALS if f"{path}.".startswith(f"{one.path}.")]
     subject = path if path in SIDECARS else f'{path}: "distinctive"'
     assert f"{subject} is not served; {remedy}" in answer.errors
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("csi.only", True),
+        ("csi.podTokens", False),
+        ("csi.kubeletDirectory", "/data/kubelet"),
+        ("csi.classReferences", [{"namespace": "team", "secrets": ["role"]}]),
+        ("useHelmHooksForCSIDriver", True),
+        ("node.env", {"LOGGING_LEVEL": "DEBUG"}),
+        ("node.podAnnotations", {"team": "storage"}),
+    ],
+)
+async def test_value_of_the_csi_driver_is_refused_without_it(path: str, value: Any) -> None:
+    answer = await template(_merged({}, path, value))
+    assert answer.status != 0
+    assert f"{path} has no effect without the CSI driver; set csi.enabled" in answer.errors
+
+
+async def test_values_that_request_nothing_do_not_need_the_csi_driver() -> None:
+    assert await objects({"csi": {"classReferences": []}, "node": {"env": []}}) == await objects({})
 
 
 async def test_all_faults_are_reported_at_once() -> None:

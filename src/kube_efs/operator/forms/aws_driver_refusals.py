@@ -215,9 +215,9 @@ def _accounts(names: Sequence[str]) -> Iterator[str]:
 def _without_csi(needs_csi: Sequence[Value]) -> Iterator[str]:
     yield "{{- if not $.Values.csi.enabled }}"
     for one in needs_csi:
-        value = f"$.Values.{one.path}"
+        # An empty list, as of variables in the file of the AWS driver, requests nothing.
         yield from _fault(
-            f"ne (toJson {value}) `{_json(one.default)}`",
+            f"not (has (toJson $.Values.{one.path}) (list `{_json(one.default)}` `[]`))",
             f'"{one.path}"',
             "has no effect without the CSI driver; set csi.enabled",
         )

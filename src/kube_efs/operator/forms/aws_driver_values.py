@@ -34,7 +34,7 @@ def aws_driver_values() -> Iterator[Value]:
     """The served values, then the refused ones."""
     yield from _of_all()
     yield from _of_controller()
-    yield from node_values()
+    yield from _of_node()
     yield from (one.value for one in REFUSALS)
 
 
@@ -213,8 +213,7 @@ def _of_controller() -> Iterator[Value]:
     yield from _of_pods("controller", "the controller", "the pods of the controller")
 
 
-def node_values() -> Iterator[Value]:
-    """The served values of the AWS driver's pods on nodes; they need the CSI driver."""
+def _of_node() -> Iterator[Value]:
     yield Value(
         path="node.kubeletPath",
         default="",

@@ -11,8 +11,8 @@ from typing import Any, Final
 import yaml
 
 from kube_efs.model.names import NEW_INSTALLATION, UNNAMED_INSTALLATION, NameSet
-from kube_efs.operator.forms.aws_driver_refusals import refusals_template
-from kube_efs.operator.forms.aws_driver_values import aws_driver_values, node_values
+from kube_efs.operator.forms.aws_driver_refusals import REFUSALS, refusals_template
+from kube_efs.operator.forms.aws_driver_values import aws_driver_values
 from kube_efs.operator.forms.chart_values import WORKLOADS, chart_values, defaults, own_variables, schema
 from kube_efs.operator.forms.chart_workloads import (
     DEFAULT_HEALTH_HOST,
@@ -60,6 +60,8 @@ _CREATED: Final = {
     "storage-class": "$.Values.storageClass.create",
     "controller": "$.Values.controller.create",
 }
+# With those below csi and node, the values that have an effect with the CSI driver only.
+_OF_THE_DRIVER: Final = frozenset({"storageClasses", "useHelmHooksForCSIDriver"})
 # The accounts that users can name, and the values that name them. The node's pods of the AWS driver sign
 # mounts with their account, which is the tunnel agent's work here.
 _NAMED_ACCOUNTS: Final = {"controller_account": "controller", "tunnel_account": "node"}
@@ -246,7 +248,8 @@ def _rows(values: Iterable[Value]) -> str:
 def _templates() -> Iterator[tuple[str, str]]:
     for asset, condition in (*_installed(), *_OPTIONAL.items()):
         yield asset, HEADER + conditional(condition, _documents(asset))
-    each = f"{{{{- range $.Values.csi.classReferences }}}}\n{_documents(CLASS_REFERENCES)}{{{{- end }}}}\n"
+    references = 'include "kube-efs.classReferences" $ | fromJsonArray'
+    each = f"{{{{- range {references} }}}}\n{_documents(CLASS_REFERENCES)}{{{{- end }}}}\n"
     yield CLASS_REFERENCES, HEADER + conditional(_CSI, each)
     yield "storage-classes", HEADER + _storage_classes()
     yield "controller-disruption-budget", HEADER + _disruption_budget()
@@ -366,12 +369,18 @@ def _with_values(node: Any) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _refusals() -> str:
-    needs_csi = [one for one in aws_driver_values() if one.path == "storageClasses"]
+    served = {value.path for value in chart_values()} - {one.path for one in REFUSALS}
+    needs_csi = [
+        value
+        for value in chart_values()
+        if value.path in served - {"csi.enabled"}
+        and (value.path.startswith(("csi.", "node.")) or value.path in _OF_THE_DRIVER)
+    ]
     variables = {f"{name}.env": own_variables(asset) for name, (asset, _) in WORKLOADS.items()}
     # A list of variables of the CSI driver applies to the tunnel agent too.
     variables["node.env"] = sorted({*variables["node.env"], *variables["tunnel.env"]})
     accounts = [_CONTEXT.text_of(name) for name in _names_of(NEW_INSTALLATION) if name.endswith("_account")]
-    return refusals_template([*needs_csi, *node_values()], accounts, variables)
+    return refusals_template(needs_csi, accounts, variables)
 
 
 def _service_account(node: Any) -> Any:  # noqa: ANN401 - any JSON

@@ -23,6 +23,26 @@
 {{- merge $labels (index . 1) | toJson -}}
 {{- end -}}
 
+{{/* The references of each namespace together, because they are one role. */}}
+{{- define "kube-efs.classReferences" -}}
+{{- $namespaces := list -}}
+{{- range .Values.csi.classReferences }}{{ $namespaces = append $namespaces .namespace }}{{ end -}}
+{{- $references := list -}}
+{{- range $namespace := uniq $namespaces -}}
+{{- $secrets := list -}}
+{{- $configMaps := list -}}
+{{- range $.Values.csi.classReferences -}}
+{{- if eq .namespace $namespace -}}
+{{- $secrets = concat $secrets (.secrets | default list) | uniq -}}
+{{- $configMaps = concat $configMaps (.configMaps | default list) | uniq -}}
+{{- end -}}
+{{- end -}}
+{{- $one := dict "namespace" $namespace "secrets" $secrets "configMaps" $configMaps -}}
+{{- $references = append $references $one -}}
+{{- end -}}
+{{- $references | toJson -}}
+{{- end -}}
+
 {{/* A probe of the chart of the AWS driver names the port healthz; nodes serve it on one address only. */}}
 {{- define "kube-efs.probe" -}}
 {{- $probe := deepCopy (index . 0) -}}
