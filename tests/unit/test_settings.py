@@ -558,6 +558,18 @@ def test_values_for_other_processes_are_converted_to_text(monkeypatch: pytest.Mo
             "CONTROLLER", "WORKER_IMAGE: x", "which is set by KUBE_EFS_IMAGE", id="set by the operator"
         ),
         pytest.param(
+            "CONTROLLER",
+            "KUBE_EFS_METRICS_PORT: 9999",
+            "which is set by the operator on OpenShift",
+            id="set by the operator on OpenShift",
+        ),
+        pytest.param(
+            "CONTROLLER",
+            "AWS_CONFIG_FILE: /custom",
+            "which belongs in the Secret aws-efs-cloud-credentials",
+            id="of the credentials",
+        ),
+        pytest.param(
             "TUNNEL", "KUBE_EFS_STATE_DIR: /tmp", "is set by the manifests", id="set by the manifests"
         ),
         pytest.param(

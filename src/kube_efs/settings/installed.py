@@ -12,7 +12,18 @@ from kube_efs.settings.base import Environment
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.settings.fields import Reader, Variable, read_yaml, setting, variables
 from kube_efs.settings.node import NodeSettings
+from kube_efs.settings.secure_metrics import SecureMetricsSettings
 from kube_efs.settings.tunnel import TunnelSettings
+
+
+def setting_names(kind: type[Environment]) -> frozenset[str]:
+    """The variables that the process reads as settings."""
+    return frozenset(_by_name(kind))
+
+
+def _by_name(kind: type[Environment]) -> Mapping[str, Variable[Any]]:
+    return {one.name: one for one in variables(kind).values()}
+
 
 # By the command of each process.
 PROCESSES: Final[Mapping[str, type[Environment]]] = {
@@ -47,7 +58,7 @@ KEPT_BY_MANIFESTS: Final = frozenset(
         "STORAGE_PROVISIONER_NAME",
     }
 )
-_KEPT: Final[Mapping[str, str]] = {
+_KEPT: Final[dict[str, str]] = {
     **dict.fromkeys(KEPT_BY_MANIFESTS, "is set by the manifests"),
     "AWS_REGION": "is set by AWS_REGION of the operator",
     "WORKER_IMAGE": "is set by KUBE_EFS_IMAGE of the operator",
@@ -55,6 +66,11 @@ _KEPT: Final[Mapping[str, str]] = {
         ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
         "belongs in the Secret aws-efs-cloud-credentials",
     ),
+}
+# The operator sets these variables of the controller itself where they have an effect.
+_KEPT_OF_CONTROLLER: Final[dict[str, str]] = {
+    "AWS_CONFIG_FILE": "belongs in the Secret aws-efs-cloud-credentials",
+    **dict.fromkeys(setting_names(SecureMetricsSettings), "is set by the operator on OpenShift"),
 }
 
 
@@ -84,8 +100,9 @@ def _text(name: str, value: object) -> str:
 def _check(kind: type[Environment], name: str, text: str) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError(f"names {name!r}, which is not a variable name")
-    if name in _KEPT:
-        raise ValueError(f"has {name}, which {_KEPT[name]}")
+    kept = _KEPT | _KEPT_OF_CONTROLLER if kind is ControllerSettings else _KEPT
+    if name in kept:
+        raise ValueError(f"has {name}, which {kept[name]}")
     if name == HEALTH_HOST and kind is not ControllerSettings and text not in HEALTH_HOSTS:
         raise ValueError(f"has {text!r} for {name}, but {HEALTH_HOST_REMEDY}")
     known = _by_name(kind)
@@ -96,15 +113,6 @@ def _check(kind: type[Environment], name: str, text: str) -> None:
         raise ValueError(
             f"has {name}, which that process does not have" + (f" (did you mean {near[0]}?)" if near else "")
         )
-
-
-def setting_names(kind: type[Environment]) -> frozenset[str]:
-    """The variables that the process reads as settings."""
-    return frozenset(_by_name(kind))
-
-
-def _by_name(kind: type[Environment]) -> Mapping[str, Variable[Any]]:
-    return {one.name: one for one in variables(kind).values()}
 
 
 def _read(variable: Variable[Any], text: str) -> Any:  # noqa: ANN401 - of any setting

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -14,6 +15,7 @@ from kube_efs.operator.cluster_csi_driver import LogLevel
 from kube_efs.operator.cluster_facts import InstallationFacts, NodeCounts, TlsProfile, controller_replicas
 from kube_efs.operator.desired_objects import (
     ALL_OPTIONAL,
+    LEASE,
     Component,
     ProcessSettings,
     check_settings,
@@ -386,6 +388,38 @@ def test_variables_are_set_only_on_their_process_and_replace_existing_ones() -> 
     for one in after:
         given = [each["name"] for each in one["spec"]["template"]["spec"]["containers"][0]["env"]]
         assert len(given) == len(set(given))
+
+
+@pytest.mark.parametrize("platform", Platform)
+def test_settings_that_the_cluster_overrides_are_refused_or_documented(platform: Platform) -> None:
+    proxy = {"HTTP_PROXY": "a", "HTTPS_PROXY": "b", "NO_PROXY": "c"}
+    facts: dict[str, Any] = {
+        "proxy": proxy,
+        "trusted_ca_version": "1",
+        "credentials_version": "1",
+        "cluster_id": "prod",
+        "tls": TlsProfile(ciphers=("ECDHE-RSA-AES128-GCM-SHA256",)),
+    }
+    (controller,) = of_component(desired(platform, **facts), Component.CONTROLLER)
+    (rendered,) = of_component(render_manifests(options(platform)), Component.CONTROLLER)
+    accepted = set()
+    for name in variables(controller).keys() - variables(rendered).keys():
+        text = variables(controller)[name] or "a"
+        with suppress(InvalidSetting):
+            load(OperatorSettings, {"KUBE_EFS_CONTROLLER_SETTINGS": json.dumps({name: text})})
+            accepted.add(name)
+    # docs/operator.md has each of them, with the value that wins.
+    assert accepted == {
+        "AWS_CA_BUNDLE",
+        "KUBE_EFS_ACCESS_POINT_TAGS",
+        *proxy,
+        *(LEASE.variables if platform is Platform.OPENSHIFT else ()),
+    }
+    given = process_settings(KUBE_EFS_CONTROLLER_SETTINGS=json.dumps(dict.fromkeys(proxy, "x")))
+    (controller,) = of_component(desired(platform, processes=given, **facts), Component.CONTROLLER)
+    assert proxy.items() <= variables(controller).items()
+    names = [one["name"] for one in controller["spec"]["template"]["spec"]["containers"][0]["env"]]
+    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(
