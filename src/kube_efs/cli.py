@@ -423,8 +423,16 @@ def _write_bundle(options: "RenderOptions", directory: Path) -> None:
 
     for path, text in render_bundle(options).items():
         file = directory / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InvalidSetting(
+                f"cannot be written ({error.strerror})",
+                field="--directory",
+                value=str(file),
+                remedy="name a writable directory",
+            ) from error
         typer.echo(str(file))
 
 

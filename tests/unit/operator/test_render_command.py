@@ -112,6 +112,15 @@ def test_invalid_option_exits_with_2_and_shows_the_remedy() -> None:
     assert answer.stderr == "error: namespace: 'No_Name' is not valid; use a namespace's name, such as efs\n"
 
 
+def test_bundle_in_a_directory_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    answer = _render("--for", "olm", "--directory", str(tmp_path / "file" / "bundle"))
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    assert answer.stderr.startswith("error: --directory: ")
+    assert answer.stderr.endswith("cannot be written (Not a directory); name a writable directory\n")
+
+
 def test_option_csi_adds_the_driver() -> None:
     more = ("--kubelet-dir", "/k", "--secret", "a/b", "--secret", "a/c", "--config-map", "a/d")
     answer = _render("--for", "kubernetes", "--csi", *more)
