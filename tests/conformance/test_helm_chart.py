@@ -14,6 +14,7 @@ from tests.conformance.installing import render
 from tests.conformance.kubectl import Kubectl
 from tests.docs.blocks import Command, blocks_of, commands_for
 
+from kube_efs.model.csi.access_point_tags import parse_tags
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.names import NEW_INSTALLATION, UNNAMED_INSTALLATION, NameSet
 from kube_efs.operator.forms.aws_driver_refusals import FOREIGN_VARIABLES, REFUSALS
@@ -312,6 +313,23 @@ async def test_refused_value_may_be_the_default_of_the_aws_driver() -> None:
             "node.env: POD_NAME is set by the chart; remove it",
             id="variable that the chart sets for the tunnels",
         ),
+        *(
+            pytest.param(
+                {"controller": {"tags": {key: value}}},
+                f"controller.tags: {key}:{value} is not a tag; name the key, and write a backslash before"
+                " each blank and colon",
+                id=f"tag with {words}",
+            )
+            for key, value, words in (
+                ("cost center", "7", "a blank in its key"),
+                ("team", "storage web", "a blank in its value"),
+                ("a:b", "c", "a colon in its key"),
+                ("a", "b:c", "a colon in its value"),
+                ("a\\", "b", "an escaped separator"),
+                ("a", "b\\", "an escape of the next tag"),
+                ("", "b", "no key"),
+            )
+        ),
         pytest.param(
             {"tunnel": {"env": {"KUBE_EFS_HEALTH_PORT": "9900"}}},
             "tunnel.env: KUBE_EFS_HEALTH_PORT is set by the chart; remove it",
@@ -474,6 +492,14 @@ async def test_variables_can_be_a_list_as_in_a_container() -> None:
     assert variables(MANAGER) == variables(NODE) == listed
     # The tunnels have those of the node's pod too, and their own ones win.
     assert variables(TUNNEL) == [{"name": "NO_PROXY", "value": "x"}, listed[0]]
+
+
+async def test_tags_with_escaped_blanks_and_colons_are_those_that_the_controller_reads() -> None:
+    given = {"cost\\ center": "7\\:8", "team": ""}
+    found = await objects({"controller": {"tags": given}})
+    (container,) = found[MANAGER]["spec"]["template"]["spec"]["containers"]
+    (text,) = [one["value"] for one in container["env"] if one["name"] == "KUBE_EFS_ACCESS_POINT_TAGS"]
+    assert {tag.key: tag.value for tag in parse_tags(text)} == {"cost center": "7:8", "team": ""}
 
 
 async def test_variable_of_the_user_takes_precedence_over_another_value() -> None:

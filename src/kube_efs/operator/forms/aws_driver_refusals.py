@@ -123,6 +123,7 @@ def refusals_template(
         *_image(),
         *_variables(own_variables),
         *_ports(),
+        *_tags(),
         *_accounts(accounts),
         *_without_csi(needs_csi),
         "{{- with $faults }}",
@@ -200,6 +201,18 @@ def _ports() -> Iterator[str]:
         f'printf "portRangeUpperBound: %v" {value}',
         "is not served; use a port from 22049 to 65535, or set KUBE_EFS_TUNNEL_PORTS in tunnel.env",
     )
+
+
+def _tags() -> Iterator[str]:
+    # The values have the escapes, as in the chart of the AWS driver. Without one, a tag would become two, or
+    # the controller would not start.
+    yield "{{- range $key, $value := $.Values.controller.tags }}"
+    yield from _fault(
+        r'not (regexMatch `^(\\.|[^ :\\])+:(\\.|[^ :\\])*$` (printf "%s:%s" $key $value))',
+        'printf "controller.tags: %s:%s" $key $value',
+        "is not a tag; name the key, and write a backslash before each blank and colon",
+    )
+    yield "{{- end }}"
 
 
 def _accounts(names: Sequence[str]) -> Iterator[str]:
