@@ -352,5 +352,5 @@ async def _plant(client: AsyncClient, namespace: str, secret: str) -> None:
     """Put a secret into a Secret, and into a ConfigMap, where it does not belong."""
     secret_metadata = ObjectMeta(name="efs-credentials", namespace=namespace)
     await client.create(Secret(metadata=secret_metadata, stringData={"key": secret}))
-    metadata = ObjectMeta(name="efs-planted", namespace=namespace)
+    metadata = ObjectMeta(name="efs-stunnel-planted", namespace=namespace)
     await client.create(ConfigMap(metadata=metadata, data={"note": f"AWS_SECRET_ACCESS_KEY: {secret}"}))

@@ -22,14 +22,17 @@ from lightkube.resources.rbac_authorization_v1 import Role, RoleBinding
 from lightkube.resources.storage_v1 import CSIDriver, StorageClass
 
 from kube_efs.doctor.bundle import Bundle
-from kube_efs.doctor.checks.common import our_volumes, provisioners
+from kube_efs.doctor.checks.common import is_ours, our_volumes, provisioners
 from kube_efs.doctor.facts import ClusterFacts
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.node import NodeCheckOptions
-from kube_efs.doctor.gathering.objects import Json
+from kube_efs.doctor.gathering.objects import Json, is_labeled, read_pod
 from kube_efs.kube.csi_nodes import CsiNode
 from kube_efs.kube.errors import translated
+from kube_efs.model.names import WORKER_LABELS
+from kube_efs.model.volumes import DRIVER
 from kube_efs.mounts.mountinfo import MOUNTINFO
+from kube_efs.settings.controller import DEFAULT_LEASE
 from kube_efs.tunnels.stunnel.assignment import shard_files
 
 _LOG_LINES: Final = 2000
@@ -46,43 +49,82 @@ _OF_THE_NAMESPACE: Final[tuple[type, ...]] = (
     ServiceAccount,
     Role,
     RoleBinding,
-    Event,
 )
 _OF_THE_CLUSTER: Final[tuple[type, ...]] = (Node, CSIDriver, CsiNode, StorageClass)
+# The sidecars of the driver name their Leases after it.
+_SIDECAR_LEASE: Final = DRIVER.replace(".", "-")
 
 
 async def collect_cluster(
     client: AsyncClient, cluster: ClusterFacts, bundle: Bundle, attempts: Attempts
 ) -> None:
-    """Add the objects of kube-efs, those that it serves, and the logs of its pods."""
+    """Add the objects of kube-efs, those that it serves, and the logs of its pods.
+
+    The namespace can contain workloads of others, for example ``kube-system``.
+    """
     volumes = {volume.name for volume, _ in our_volumes(cluster)}
     served = provisioners(cluster)
     classes = {one.name for one in cluster.classes or () if one.provisioner in served}
+    own_names = _own_names(cluster)
 
-    def is_ours(claim: Json) -> bool:
+    def is_own_name(name: str) -> bool:
+        is_begun = any(name == one or name.startswith(f"{one}-") for one in own_names)
+        return is_begun or _SIDECAR_LEASE in name
+
+    def is_own(body: Json) -> bool:
+        labels = body["metadata"].get("labels") or {}
+        is_worker = WORKER_LABELS.items() <= labels.items()
+        return is_labeled(body) or is_worker or is_own_name(body["metadata"]["name"])
+
+    def is_own_claim(claim: Json) -> bool:
         spec = claim.get("spec") or {}
         return spec.get("volumeName") in volumes or spec.get("storageClassName") in classes
 
-    def is_about_ours(event: Json) -> bool:
-        return (event.get("involvedObject") or {}).get("kind") in {
-            "PersistentVolumeClaim",
-            "PersistentVolume",
-        }
-
-    async def add(name: str, kind: Any, only: Callable[[Json], bool], namespace: str = "") -> None:  # noqa: ANN401
+    async def add(name: str, kind: Any, only: Callable[[Json], bool], namespace: str = "") -> list[Json]:  # noqa: ANN401
         found = await attempts.look(f"{name} for the bundle", _objects(client, kind, namespace))
-        bundle.add_object(f"objects/{name}.json", [one for one in found or () if only(one)])
+        added = [one for one in found or () if only(one)]
+        bundle.add_object(f"objects/{name}.json", added)
+        return added
 
-    for kind in _OF_THE_NAMESPACE:
-        await add(f"{kind.__name__}", kind, lambda _: True, cluster.namespace)
+    here = {one: await add(one.__name__, one, is_own, cluster.namespace) for one in _OF_THE_NAMESPACE}
     for kind in _OF_THE_CLUSTER:
-        await add(f"{kind.__name__}", kind, lambda _: True)
-    config_maps = ("efs-", cluster.names.config_map, cluster.names.tunnel_status)
-    await add("ConfigMap", ConfigMap, lambda one: _name(one).startswith(config_maps), cluster.namespace)
-    await add("PersistentVolume", PersistentVolume, lambda one: _name(one) in volumes)
-    await add("PersistentVolumeClaim", PersistentVolumeClaim, is_ours, "*")
-    await add("Event-of-volumes", Event, is_about_ours, "*")
-    await _collect_logs(client, cluster, bundle, attempts)
+        await add(kind.__name__, kind, lambda _: True)
+    uids = {
+        one["metadata"]["uid"]
+        for found in (
+            *here.values(),
+            await add("ConfigMap", ConfigMap, is_own, cluster.namespace),
+            await add("PersistentVolume", PersistentVolume, lambda one: one["metadata"]["name"] in volumes),
+            await add("PersistentVolumeClaim", PersistentVolumeClaim, is_own_claim, "*"),
+        )
+        for one in found
+    }
+
+    def is_about_own(event: Json) -> bool:
+        subject = event.get("involvedObject") or {}
+        # Events stay after their pods, and those of ReplicaSets concern Deployments.
+        is_here = subject.get("namespace") == cluster.namespace and subject.get("kind") in {
+            "Pod",
+            "ReplicaSet",
+        }
+        return subject.get("uid") in uids or (is_here and is_own_name(subject.get("name", "")))
+
+    await add("Event", Event, is_about_own, "*")
+    await _collect_logs(client, cluster, here[Pod], bundle, attempts)
+
+
+def _own_names(cluster: ClusterFacts) -> frozenset[str]:
+    """The beginnings of the names of objects of kube-efs, because not all have a label."""
+    names = cluster.names
+    own = {names.controller, names.controller_account, names.tunnel, names.tunnel_account}
+    own |= {names.node, names.node_account, names.worker_account, names.config_map, DEFAULT_LEASE}
+    if names.older_config_map:
+        own.add(names.older_config_map)
+    for one in cluster.workloads or ():
+        if is_ours(one) and one.namespace == cluster.namespace:
+            lease = one.environment.get("KUBE_EFS_LEASE_NAME", one.name)
+            own |= {one.name, one.account, lease, *(name for name, _ in one.references.values())}
+    return frozenset(own - {"default"})
 
 
 async def _objects(client: AsyncClient, kind: Any, namespace: str) -> list[Json]:  # noqa: ANN401
@@ -91,14 +133,10 @@ async def _objects(client: AsyncClient, kind: Any, namespace: str) -> list[Json]
         return [one.to_dict() async for one in client.list(kind, **where)]
 
 
-def _name(body: Json) -> str:
-    return str(body["metadata"]["name"])
-
-
 async def _collect_logs(
-    client: AsyncClient, cluster: ClusterFacts, bundle: Bundle, attempts: Attempts
+    client: AsyncClient, cluster: ClusterFacts, bodies: list[Json], bundle: Bundle, attempts: Attempts
 ) -> None:
-    pods = [one for one in cluster.pods or () if one.namespace == cluster.namespace]
+    pods = [read_pod(one) for one in bodies]
     chosen = sorted(pods, key=lambda one: (not one.waiting, one.phase == "Running", one.name))[:_MOST_PODS]
     for pod in chosen:  # one after the other: taking secrets out keeps this process busy
         text = await attempts.look(f"the log of pod {pod.name}", _log(client, pod.name, cluster.namespace))

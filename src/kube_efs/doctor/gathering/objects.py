@@ -37,6 +37,11 @@ _INTERNAL = "InternalIP"
 _OS, _COMPUTE = "kubernetes.io/os", "eks.amazonaws.com/compute-type"
 
 
+def is_labeled(body: Json) -> bool:
+    """Whether the object has the label of the objects of kube-efs."""
+    return bool((body["metadata"].get("labels") or {}).get(_PART_OF) == "kube-efs")
+
+
 def read_workload(kind: str, body: Json) -> Workload:
     """The workload in a Deployment or DaemonSet."""
     meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
@@ -60,7 +65,7 @@ def read_workload(kind: str, body: Json) -> Workload:
                 if (reference := (one.get("valueFrom") or {}).get("configMapKeyRef"))
             }
         ),
-        ours=(meta.get("labels") or {}).get(_PART_OF) == "kube-efs",
+        ours=is_labeled(body),
         wanted=(status.get("desiredNumberScheduled") if is_set else spec.get("replicas", 1)) or 0,
         ready=status.get("numberReady" if is_set else "readyReplicas") or 0,
         uid=meta.get("uid", ""),
