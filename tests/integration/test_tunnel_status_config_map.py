@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from lightkube import AsyncClient
-from lightkube.resources.core_v1 import ConfigMap
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap, Node
 
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.report.reading import read_cluster
@@ -55,6 +56,7 @@ async def test_status_is_published_after_changes_and_removed_at_the_end(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     agent = _Agent()
+    await kube.create(Node(metadata=ObjectMeta(name="node-a")))
 
     async def says(state: TunnelState) -> bool:
         return [tunnel.state for node in await _nodes(kube) for tunnel in node.tunnels] == [state]

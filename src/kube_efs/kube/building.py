@@ -155,12 +155,17 @@ def build_owned_claim(
 
 
 def build_config_map(
-    *, namespace: str, name: str, labels: Mapping[str, str], data: Mapping[str, str]
+    *,
+    namespace: str,
+    name: str,
+    labels: Mapping[str, str],
+    data: Mapping[str, str],
+    owner: OwnerReference | None = None,
 ) -> ConfigMap:
-    """A ConfigMap."""
-    return ConfigMap(
-        metadata=ObjectMeta(namespace=namespace, name=name, labels=dict(labels)), data=dict(data)
-    )
+    """A ConfigMap, which Kubernetes deletes after its ``owner``."""
+    owners = [owner] if owner else None
+    metadata = ObjectMeta(namespace=namespace, name=name, labels=dict(labels), ownerReferences=owners)
+    return ConfigMap(metadata=metadata, data=dict(data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 from lightkube import AsyncClient
 from lightkube.models.core_v1 import Volume as PodVolume
-from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolume, PersistentVolumeClaim, Pod
+from lightkube.resources.core_v1 import ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
 
 from kube_efs.kube.errors import translated
@@ -112,6 +112,7 @@ async def _targets(client: AsyncClient, names: Names) -> ConfigMap | None:
 
 
 async def _statuses(client: AsyncClient, names: Names) -> tuple[ConfigMap, ...]:
+    """The statuses of the nodes of the cluster."""
     with translated("the nodes' ConfigMaps"):
         found = client.list(
             ConfigMap,
@@ -119,7 +120,16 @@ async def _statuses(client: AsyncClient, names: Names) -> tuple[ConfigMap, ...]:
             labels=dict(names.tunnel_status_labels),
             chunk_size=_PAGE,
         )
-        return tuple([item async for item in found])
+        statuses = tuple([item async for item in found])
+    # Kubernetes deletes the status of a node that has ended, unless its agent was of an earlier version.
+    if all(one.metadata and one.metadata.ownerReferences for one in statuses):
+        return statuses
+    try:
+        with translated("nodes"):
+            nodes = {one.metadata and one.metadata.name async for one in client.list(Node, chunk_size=_PAGE)}
+    except KubeDenied:
+        return statuses
+    return tuple(one for one in statuses if (one.data or {}).get(NODE_KEY) in nodes)
 
 
 async def _classes(client: AsyncClient) -> tuple[StorageClass, ...]:

@@ -3,6 +3,9 @@
 All nodes see the same change of a mount target at the same moment, and the API server limits the concurrent
 requests of their common service account. So each node waits a random time before it writes. Numbers that
 change all the time, such as connections, do not cause a write; the regular one updates them.
+
+An agent that ends removes its ConfigMap. A node can also end without its agent, for example a Spot Instance.
+So the Node owns the ConfigMap, and Kubernetes deletes both.
 """
 
 import asyncio
@@ -14,7 +17,8 @@ from datetime import UTC, datetime
 
 import structlog
 from lightkube import AsyncClient
-from lightkube.resources.core_v1 import ConfigMap
+from lightkube.models.meta_v1 import OwnerReference
+from lightkube.resources.core_v1 import ConfigMap, Node
 
 from kube_efs.kube.building import build_config_map
 from kube_efs.kube.errors import translated
@@ -47,6 +51,7 @@ async def publish_status(
 
     The status is read every ``interval_seconds``. A change is written after at most ``spread_seconds``.
     """
+    config_map = _StatusConfigMap(client, names, node)
     last: TunnelsStatus | None = None
     written: TunnelsStatus | None = None
     clock = asyncio.get_running_loop().time
@@ -59,14 +64,14 @@ async def publish_status(
                 write_at = min(write_at, clock() + _random(0, spread_seconds))
             last = status
             if clock() >= write_at:
-                if await _write(client, names, node, status):
+                if await config_map.write(status):
                     written = status
                     write_at = clock() + REFRESH_SECONDS * _random(*_REFRESH_SPREAD)
                 else:
                     write_at = clock() + _random(0, spread_seconds)
             await asyncio.sleep(interval_seconds)
     finally:
-        await _remove(client, names.namespace, names.tunnel_status_of(node))
+        await config_map.remove()
 
 
 def _random(least: float, most: float) -> float:
@@ -96,29 +101,59 @@ def _without_numbers(tunnel: TunnelStatus) -> TunnelStatus:
     )
 
 
-async def _write(client: AsyncClient, names: Names, node: str, status: TunnelsStatus) -> bool:
-    name = names.tunnel_status_of(node)
-    time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    body = build_config_map(
-        namespace=names.namespace,
-        name=name,
-        labels=names.tunnel_status_labels,
-        data={NODE_KEY: node, STATUS_KEY: render_status(status, time=time)},
-    )
-    try:
-        with translated(f"ConfigMap {name}"):
-            await client.apply(body, force=True)
-    except KubeError as error:
-        log.warning("status-not-published", node=node, reason=str(error))
+class _StatusConfigMap:
+    """The ConfigMap of a node."""
+
+    def __init__(self, client: AsyncClient, names: Names, node: str) -> None:
+        self._client = client
+        self._names = names
+        self._node = node
+        self._name = names.tunnel_status_of(node)
+        self._uid: str | None = None
+        self._owner: OwnerReference | None = None
+
+    async def write(self, status: TunnelsStatus) -> bool:
+        """Write the status; False if this must be repeated."""
+        self._owner = self._owner or await self._find_owner()
+        body = build_config_map(
+            namespace=self._names.namespace,
+            name=self._name,
+            labels=self._names.tunnel_status_labels,
+            data={
+                NODE_KEY: self._node,
+                STATUS_KEY: render_status(status, time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")),
+            },
+            owner=self._owner,
+        )
+        try:
+            with translated(f"ConfigMap {self._name}"):
+                written = await self._client.apply(body, force=True)
+        except KubeError as error:
+            log.warning("status-not-published", node=self._node, reason=str(error))
+            return False
+        before, self._uid = self._uid, (written.metadata.uid if written.metadata else None)
+        if before in {None, self._uid}:
+            return True
+        # Somebody deleted it: Kubernetes does so if the Node was created again, and so has another UID.
+        self._owner = None
         return False
-    return True
 
+    async def _find_owner(self) -> OwnerReference | None:
+        """The Node; None if it cannot be read: the status is written without an owner."""
+        try:
+            with translated(f"Node {self._node}"):
+                found = await self._client.get(Node, self._node)
+        except KubeError as error:
+            log.info("status-without-owner", node=self._node, reason=str(error))
+            return None
+        uid = found.metadata and found.metadata.uid
+        return OwnerReference(apiVersion="v1", kind="Node", name=self._node, uid=uid) if uid else None
 
-async def _remove(client: AsyncClient, namespace: str, name: str) -> None:
-    """Remove the status: an agent that has ended must not look healthy."""
-    try:
-        async with asyncio.timeout(_REMOVE_SECONDS):
-            with translated(f"ConfigMap {name}"):
-                await client.delete(ConfigMap, name, namespace=namespace)
-    except (KubeError, TimeoutError) as error:
-        log.info("status-not-removed", config_map=name, reason=str(error))
+    async def remove(self) -> None:
+        """Remove the status: an agent that has ended must not look healthy."""
+        try:
+            async with asyncio.timeout(_REMOVE_SECONDS):
+                with translated(f"ConfigMap {self._name}"):
+                    await self._client.delete(ConfigMap, self._name, namespace=self._names.namespace)
+        except (KubeError, TimeoutError) as error:
+            log.info("status-not-removed", config_map=self._name, reason=str(error))

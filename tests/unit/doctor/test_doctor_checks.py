@@ -849,7 +849,10 @@ def test_problem_is_found_with_evidence_and_a_remedy(kind: str, words: str, fact
         pytest.param(
             "agent/problem",
             ex.cluster(
-                statuses=(PublishedStatus(node="$(touch /b)", status=TunnelsStatus(problems=("a problem",))),)
+                nodes=None,
+                statuses=(
+                    PublishedStatus(node="$(touch /b)", status=TunnelsStatus(problems=("a problem",))),
+                ),
             ),
             id="node's name in a ConfigMap",
         ),
@@ -932,7 +935,7 @@ def test_denied_file_system_is_one_finding_with_all_its_nodes() -> None:
         PublishedStatus(node=node, time=ex.JUST_NOW, status=TunnelsStatus(tunnels=(denied,)))
         for node in ("two", "one")
     )
-    (found,) = diagnose(ex.cluster(statuses=told))
+    (found,) = diagnose(ex.cluster(statuses=told, nodes=None))
     assert (found.kind.id, found.subject.name) == ("tunnel/denied", ex.SYSTEM)
     assert found.evidence == (f"one: {DENIED}", f"two: {DENIED}")
     assert "mount it by CSI volumes with the option iam or an access point" in found.remedy
@@ -1000,6 +1003,15 @@ def test_missing_leader_names_the_namespaces_that_have_controllers() -> None:
     assert "controllers run in namespace openshift-cluster-csi-drivers" in missing.evidence
     assert missing.remedy == "name the namespace of kube-efs: --namespace openshift-cluster-csi-drivers"
     assert "kube-efs doctor cluster --namespace openshift-cluster-csi-drivers" in missing.commands
+
+
+def test_status_of_a_node_that_does_not_exist_any_more_is_ignored() -> None:
+    ended = replace(ex.TUNNEL_UP, certificate_ends="2026-01-02T02:00:00Z")  # valid when it was written
+    told = PublishedStatus(node="gone", time=ex.LONG_AGO, status=TunnelsStatus(tunnels=(ended,)))
+    facts = ex.cluster(statuses=(*(ex.CLUSTER.statuses or ()), told))
+    assert not diagnose(facts)
+    unknown = replace(facts, cluster=replace(ex.CLUSTER, statuses=(told,), nodes=None))
+    assert [one.kind.id for one in diagnose(unknown)] == ["tunnel/certificate"]
 
 
 def test_second_installation_comes_with_the_command_that_examines_it() -> None:

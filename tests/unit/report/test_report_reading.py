@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 
 from lightkube import AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ConfigMap
+from lightkube.resources.core_v1 import ConfigMap, Node
 
+from kube_efs.kube.building import build_config_map
 from kube_efs.kube.events import CONTROLLER, EventRecorder, EventType, Subject
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
@@ -17,6 +18,7 @@ from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume,
 from kube_efs.report.reading import ReportObjects, describe, read_cluster
 from kube_efs.report.values import EventReport, UsageReport
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus, render_status
+from kube_efs.tunnels.status_config_map import NODE_KEY, STATUS_KEY
 
 _TARGETS = """
 efs_stunnel_targets:
@@ -245,6 +247,21 @@ async def test_report_of_a_cluster_has_usage_and_events(kube: AsyncClient) -> No
         ("PersistentVolume", "pv", "VolumeFailedDelete", 1),
     }
     assert all(one.time.endswith("Z") for one in report.events)
+
+
+async def test_report_leaves_out_nodes_that_do_not_exist_any_more(kube: AsyncClient) -> None:
+    names = replace(OPENSHIFT_EFS_STUNNEL, namespace="default")
+    await kube.create(Node(metadata=ObjectMeta(name="one")))
+    for node in ("one", "gone"):
+        status = build_config_map(
+            namespace="default",
+            name=names.tunnel_status_of(node),
+            labels=names.tunnel_status_labels,
+            data={NODE_KEY: node, STATUS_KEY: render_status(TunnelsStatus(), time="2026-11-21T12:00:00Z")},
+        )
+        await kube.create(status)
+    report = await read_cluster(kube, names)
+    assert [one.node for one in report.nodes] == ["one"]
 
 
 def test_report_has_only_the_newest_events() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,19 +27,38 @@ _HOUR = 3600.0
 
 @dataclass
 class _Server:
-    """Notes when a status is written, and which one; it refuses the first ``refused`` requests."""
+    """Notes when a status is written, and which one, with the UIDs of its owners.
+
+    It refuses the first ``refused`` requests. ``node_uid`` None means that the Node must not be read. After
+    ``deleted_at``, the ConfigMap and the Node have other UIDs.
+    """
 
     refused: int = 0
+    node_uid: str | None = "node-uid"
+    deleted_at: float = math.inf
     written: list[tuple[float, TunnelsStatus]] = field(default_factory=list)
+    owners: list[tuple[str, ...]] = field(default_factory=list)
+    reads: int = 0
 
     async def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        now = asyncio.get_running_loop().time()
+        suffix = "-2" if now > self.deleted_at else ""
+        if request.url.path == "/api/v1/nodes/node-a":
+            self.reads += 1
+            if self.node_uid is None:
+                return httpx2.Response(403, json={"kind": "Status", "code": 403, "message": "denied"})
+            return httpx2.Response(200, json={"metadata": {"name": "node-a", "uid": self.node_uid + suffix}})
         if request.method == "PATCH":
             if self.refused:
                 self.refused -= 1
                 return httpx2.Response(403, json={"kind": "Status", "code": 403, "message": "denied"})
-            status, _ = parse_status(json.loads(request.content)["data"][STATUS_KEY])
-            self.written.append((asyncio.get_running_loop().time(), status))
-        return httpx2.Response(200, json={"metadata": {"name": "status"}})
+            body = json.loads(request.content)
+            status, _ = parse_status(body["data"][STATUS_KEY])
+            self.written.append((now, status))
+            owners = body["metadata"].get("ownerReferences") or ()
+            assert not any("blockOwnerDeletion" in one for one in owners)
+            self.owners.append(tuple(f"{one['apiVersion']} {one['kind']} {one['uid']}" for one in owners))
+        return httpx2.Response(200, json={"metadata": {"name": "status", "uid": f"status-uid{suffix}"}})
 
     @property
     def times(self) -> list[float]:
@@ -133,3 +153,25 @@ def test_refused_write_is_repeated(client_of: ClientOf) -> None:
     server = _Server(refused=3)
     _publish(client_of, server, lambda _: _UP, 60)
     assert len(server.written) == 1
+
+
+def test_status_is_owned_by_its_node(client_of: ClientOf) -> None:
+    server = _Server()
+    _publish(client_of, server, lambda _: _UP, _HOUR)
+    assert set(server.owners) == {("v1 Node node-uid",)}
+    assert server.reads == 1
+
+
+def test_status_is_written_without_an_owner_if_the_node_must_not_be_read(client_of: ClientOf) -> None:
+    server = _Server(node_uid=None)
+    _publish(client_of, server, lambda _: _UP, 60)
+    assert server.owners == [()]
+
+
+def test_node_that_was_created_again_becomes_the_owner_at_once(client_of: ClientOf) -> None:
+    server = _Server(deleted_at=100)
+    _publish(client_of, server, lambda _: _UP, 600)
+    old, new = ("v1 Node node-uid",), ("v1 Node node-uid-2",)
+    assert server.owners[:3] == [old, old, new]
+    assert server.times[2] - server.times[1] <= _SPREAD_SECONDS + 1
+    assert set(server.owners[3:]) == {new}

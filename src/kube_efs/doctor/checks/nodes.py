@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from shlex import quote
 from typing import Final
@@ -55,13 +56,18 @@ def _check(facts: Facts) -> Iterator[Finding]:
     cluster = facts.cluster
     if cluster is None:
         return
-    if cluster.statuses is not None:
+    statuses = cluster.statuses
+    if statuses is not None:
+        if cluster.nodes is not None:  # the status of a node that has ended can stay for some time
+            names = {one.name for one in cluster.nodes}
+            statuses = tuple(one for one in statuses if one.node in names)
+            cluster = replace(cluster, statuses=statuses)
         # The agents of openshift-efs-stunnel publish no status.
         older = OPENSHIFT_EFS_STUNNEL.tunnel
         has_older_agents = any(one.name == older and not is_ours(one) for one in cluster.workloads or ())
         if needs_tunnels(cluster) and not has_older_agents:
             yield from _silent(facts, cluster)
-        for one in cluster.statuses:
+        for one in statuses:
             yield from _reported(one, facts, cluster)
         yield from _denied(cluster)
     yield from _without_driver(cluster)
