@@ -34,6 +34,7 @@ from kube_efs.telemetry.loading import load_libraries
 
 if TYPE_CHECKING:
     from kube_efs.aws.gateway import AwsGateway
+    from kube_efs.doctor.checks.common import CsiOption
     from kube_efs.operator.manifests import Manifest, RenderOptions
 
 _EFS_PROVISIONER = "efs-provisioner"
@@ -322,12 +323,19 @@ def render(  # noqa: PLR0913 - one for each option
     typer.echo(text_of(manifests, as_json=output is ManifestFormat.JSON), nl=False)
 
 
-def installation(names: Names, csi: bool) -> "tuple[Manifest, ...]":
+def installation(names: Names, csi: "CsiOption") -> "tuple[Manifest, ...]":
     """The manifests with which the doctor compares a cluster."""
+    from kube_efs.doctor.checks.common import CsiOption
     from kube_efs.operator.manifests import RenderOptions, render_manifests
 
     return render_manifests(
-        RenderOptions(platform=Platform.KUBERNETES, names=names.name_set, namespace=names.namespace, csi=csi)
+        RenderOptions(
+            platform=Platform.KUBERNETES,
+            names=names.name_set,
+            namespace=names.namespace,
+            csi=csi is not CsiOption.NONE,
+            csi_only=csi is CsiOption.ONLY,
+        )
     )
 
 

@@ -27,6 +27,7 @@ from tests.scenarios.steps import eventually, new_class, new_namespace, port_of,
 
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.aws.gateway import AwsGateway
+from kube_efs.cli import installation
 from kube_efs.doctor.bundle import Bundle
 from kube_efs.doctor.diagnosis import diagnose
 from kube_efs.doctor.facts import ClusterFacts, Facts, NodeObject
@@ -39,9 +40,7 @@ from kube_efs.doctor.gathering.node import NodeCheckOptions, gather_node
 from kube_efs.doctor.run import examine_aws, examine_cluster
 from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, Names
-from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
-from kube_efs.operator.platforms import Platform
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs_lab.cluster import EmbeddedCluster
 
 pytestmark = [
@@ -69,13 +68,9 @@ def aws(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def _installation(names: Names, csi: bool) -> tuple[Manifest, ...]:
-    return render_manifests(RenderOptions(platform=Platform.KUBERNETES, namespace=names.namespace, csi=csi))
-
-
 async def _examine(cluster: EmbeddedCluster, claim: str = "", *, in_aws: bool = False) -> tuple[Finding, ...]:
     attempts = Attempts(timeout_seconds=SECONDS)
-    facts = await examine_cluster(cluster.client, cluster.names, _installation, attempts)
+    facts = await examine_cluster(cluster.client, cluster.names, installation, attempts)
     aws = await examine_aws(facts, None, attempts) if in_aws else None
     return diagnose(Facts(claim=claim, cluster=facts, aws=aws, gaps=attempts.gaps))
 

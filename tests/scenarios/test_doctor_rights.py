@@ -10,15 +10,14 @@ from tests.conformance.installing import MANAGER, NAMESPACE, NODE, TUNNEL, insta
 from tests.conformance.kubectl import Kubectl
 from tests.scenarios.steps import eventually
 
+from kube_efs.cli import installation
 from kube_efs.doctor.diagnosis import diagnose
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.run import examine_cluster
 from kube_efs.kube.client import connect, load_config
-from kube_efs.model.names import NEW_INSTALLATION, Names
-from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
-from kube_efs.operator.platforms import Platform
+from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs_lab.real_control_plane import ControlPlanes, RealControlPlane, ServiceAccountName
 
 pytestmark = [
@@ -55,17 +54,13 @@ def kubectl(plane: RealControlPlane) -> Kubectl:
     return Kubectl(plane.admin_kubeconfig)
 
 
-def _installation(names: Names, csi: bool) -> tuple[Manifest, ...]:
-    return render_manifests(RenderOptions(platform=Platform.KUBERNETES, namespace=names.namespace, csi=csi))
-
-
 async def _examine(plane: RealControlPlane, account: str = "") -> dict[str, list[Finding]]:
     """The findings by kind, with the permissions of the administrator or of a service account."""
     user = ServiceAccountName(NAMESPACE, account) if account else None
     kubeconfig = await plane.kubeconfig(user)
     attempts = Attempts(timeout_seconds=60)
     async with connect(load_config(kubeconfig)) as client:
-        cluster = await examine_cluster(client, NEW_INSTALLATION.names, _installation, attempts)
+        cluster = await examine_cluster(client, NEW_INSTALLATION.names, installation, attempts)
     found: dict[str, list[Finding]] = {}
     for one in diagnose(Facts(cluster=cluster, gaps=attempts.gaps)):
         found.setdefault(one.kind.id, []).append(one)

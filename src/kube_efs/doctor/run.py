@@ -10,7 +10,7 @@ from lightkube import AsyncClient
 from lightkube.config.kubeconfig import SingleConfig
 
 from kube_efs.doctor.bundle import Bundle, write_bundle
-from kube_efs.doctor.checks.common import controllers, is_ours, problem_of
+from kube_efs.doctor.checks.common import CsiOption, controllers, csi_option, problem_of
 from kube_efs.doctor.checks.constraints import wanted_uses
 from kube_efs.doctor.checks.mentions import file_systems_in_use, named_file_systems
 from kube_efs.doctor.checks.rights import needed_grants
@@ -33,8 +33,8 @@ from kube_efs.model.names import NEW_INSTALLATION, Names, NameSet
 from kube_efs.report.tables import make_console
 from kube_efs.telemetry.logging import configure
 
-# The objects of an installation with these names, and whether the CSI driver belongs to it.
-Installation: TypeAlias = Callable[[Names, bool], Sequence[Manifest]]
+# The objects of an installation with these names.
+Installation: TypeAlias = Callable[[Names, CsiOption], Sequence[Manifest]]
 
 # A user waits for the answer.
 _PATIENCE_SECONDS = 3.0
@@ -113,8 +113,7 @@ async def examine_cluster(
 ) -> ClusterFacts:
     """The facts from the cluster; ``names`` are those of kube-efs."""
     cluster = await gather_cluster(client, names, attempts)
-    has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
-    grants = needed_grants(cluster, grants_of(installation(names, has_driver)))
+    grants = needed_grants(cluster, grants_of(installation(names, csi_option(cluster))))
     missing = await attempts.look("rights", missing_rights(client, grants, attempts))
     uses = missing_rights(client, wanted_uses(cluster), attempts)
     return replace(

@@ -13,8 +13,10 @@ import pytest
 from tests.unit.doctor import examples as ex
 from typer.testing import CliRunner
 
-from kube_efs.cli import app
+from kube_efs.cli import app, installation
+from kube_efs.doctor.checks.common import csi_option, render_command
 from kube_efs.doctor.checks.installation import OLDER_SYSTEMS
+from kube_efs.doctor.checks.rights import needed_grants
 from kube_efs.doctor.diagnosis import diagnose, is_broken
 from kube_efs.doctor.facts import Area, Gap, NodeObject, PodFacts, Workload
 from kube_efs.doctor.gathering.attempts import Attempts
@@ -161,6 +163,24 @@ def test_expected_permissions_are_those_of_the_manifests() -> None:
     assert {one.account.name for one in grants} == {NAMES.controller_account, NAMES.tunnel_account}
     assert str(lease) == "update leases.coordination.k8s.io kube-efs-controller in efs"
     assert manager.user == f"system:serviceaccount:efs:{NAMES.controller_account}"
+
+
+@pytest.mark.parametrize(
+    ("csi", "csi_only", "option"), [(False, False, ""), (True, False, " --csi"), (True, True, " --csi-only")]
+)
+def test_permissions_are_compared_with_an_installation_of_the_same_kind(
+    csi: bool, csi_only: bool, option: str
+) -> None:
+    rendered = render_manifests(RenderOptions(platform=Platform.KUBERNETES, csi=csi, csi_only=csi_only))
+    workloads = tuple(
+        read_workload(one["kind"], one) for one in rendered if "template" in one.get("spec", {})
+    )
+    cluster = replace(ex.CLUSTER, names=NAMES, workloads=workloads)
+    wanted = needed_grants(cluster, grants_of(installation(NAMES, csi_option(cluster))))
+    assert wanted
+    assert set(wanted) <= set(grants_of(rendered))
+    options = f"--for kubernetes{option} --names kube-efs --namespace kube-efs"
+    assert render_command(cluster) == f"kube-efs render {options} | kubectl diff -f -"
 
 
 def test_every_older_workload_of_the_operator_is_recognized() -> None:

@@ -30,6 +30,14 @@ class VolumeKind(StrEnum):
     CSI = "csi"
 
 
+class CsiOption(StrEnum):
+    """The option of ``kube-efs render`` that installs the CSI driver."""
+
+    NONE = ""
+    BESIDE_TUNNEL_VOLUMES = "--csi"
+    ONLY = "--csi-only"
+
+
 def is_ours(workload: Workload) -> bool:
     """Whether the workload runs kube-efs."""
     is_named_so = "efs" in f"{workload.name} {workload.image}"  # manifests of older systems have no label
@@ -45,6 +53,14 @@ def needs_tunnels(cluster: ClusterFacts) -> bool:
     """Whether tunnels are expected: not if only directories are created in a mount of the controller."""
     backends = _backends(cluster)
     return not backends or backends != {"directory"}
+
+
+def csi_option(cluster: ClusterFacts) -> CsiOption:
+    """Which option the installation here has."""
+    if _backends(cluster) == {"csi"}:
+        return CsiOption.ONLY
+    has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
+    return CsiOption.BESIDE_TUNNEL_VOLUMES if has_driver else CsiOption.NONE
 
 
 def publishes_targets(cluster: ClusterFacts) -> bool:
@@ -202,10 +218,9 @@ def render_command(cluster: ClusterFacts) -> str:
     To apply them at once would remove the image and other options that it was installed with.
     """
     platform = "kubernetes" if cluster.constraints is None else "openshift"
-    has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
     names = f"--names {cluster.names.name_set} --namespace {cluster.namespace}"
-    options = f"--for {platform}{' --csi' if has_driver else ''} {names}"
-    return f"kube-efs render {options} | kubectl diff -f -"
+    options = filter(None, (f"--for {platform}", csi_option(cluster), names))
+    return f"kube-efs render {' '.join(options)} | kubectl diff -f -"
 
 
 def lasts(since: datetime | None, now: datetime) -> bool:
