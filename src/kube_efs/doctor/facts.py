@@ -46,7 +46,7 @@ class Workload:
     """A Deployment or DaemonSet. ``command`` is the first argument of its first container.
 
     ``environment`` has the variables that are given as text, ``references`` those that are in a ConfigMap,
-    with its name and the key. ``ours`` is what kube-efs's label says, ``needs`` what its pods want of their
+    with its name and the key. ``ours`` means that it runs kube-efs, ``needs`` is what its pods want of their
     nodes, ``account`` the name of their service account, ``failure`` why a Deployment's are not made.
     """
 

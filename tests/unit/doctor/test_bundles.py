@@ -16,7 +16,7 @@ from kube_efs.model.names import AWS_EFS_CSI_DRIVER
 _NAMES = AWS_EFS_CSI_DRIVER
 _LABEL = {"app.kubernetes.io/part-of": "kube-efs"}
 # efs-provisioner's own manifests have no label.
-_UNLABELED = replace(ex.CONTROLLER, namespace=_NAMES.namespace, name="efs-provisioner", ours=False)
+_UNLABELED = replace(ex.CONTROLLER, namespace=_NAMES.namespace, name="efs-provisioner")
 _CLUSTER = replace(ex.CLUSTER, names=_NAMES, workloads=(_UNLABELED,))
 
 

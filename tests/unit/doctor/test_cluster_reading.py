@@ -6,8 +6,13 @@ from typing import Any
 
 from lightkube import AsyncClient
 from lightkube.codecs import load_all_yaml
-from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.apps_v1 import DeploymentSpec
+from lightkube.models.core_v1 import Container, PodSpec, PodTemplateSpec
+from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
+from lightkube.models.rbac_v1 import RoleRef, Subject
+from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Node, PersistentVolumeClaim
+from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
 
 from kube_efs.doctor.checks.common import VolumeKind, needs_tunnels, provisioners
 from kube_efs.doctor.facts import ProgressEvent, ReportedCondition
@@ -127,6 +132,46 @@ async def test_cluster_is_read_into_facts(kube: AsyncClient) -> None:
     assert cluster.shared_volumes == ()  # a cluster without that kind
     assert cluster.degraded == ()  # nor that one
     assert [one.what for one in attempts.gaps] == ["ConfigMap default/missing"]
+
+
+def _deployment(namespace: str, name: str, image: str = "a", **labels: str) -> Deployment:
+    container = Container(name="a", image=image, args=["controller"])
+    template = PodTemplateSpec(metadata=ObjectMeta(labels={"app": "a"}), spec=PodSpec(containers=[container]))
+    spec = DeploymentSpec(selector=LabelSelector(matchLabels={"app": "a"}), template=template)
+    metadata = ObjectMeta(name=name, namespace=namespace, labels=labels)
+    return Deployment(metadata=metadata, spec=spec)
+
+
+async def test_workloads_of_tenants_are_not_of_kube_efs(kube: AsyncClient) -> None:
+    part_of = {"app.kubernetes.io/part-of": "kube-efs"}
+    for namespace in ("other", "older", "tenant"):
+        await kube.create(Namespace(metadata=ObjectMeta(name=namespace)))
+    for name, role, namespace, labels in (
+        ("other", "any", "other", part_of),
+        ("older", "efs-provisioner-runner", "older", {}),
+        ("tenant", "view", "tenant", {}),
+    ):
+        await kube.create(
+            ClusterRoleBinding(
+                metadata=ObjectMeta(name=name, labels=labels),
+                roleRef=RoleRef(apiGroup="rbac.authorization.k8s.io", kind="ClusterRole", name=role),
+                subjects=[Subject(kind="ServiceAccount", name="a", namespace=namespace)],
+            )
+        )
+    for namespace in ("default", "other", "older", "tenant"):
+        await kube.create(_deployment(namespace, "a", **part_of))
+        # As manifests of older systems, without a label.
+        await kube.create(_deployment(namespace, "efs-provisioner"))
+        await kube.create(_deployment(namespace, "b", "kube-efs:1"))
+        await kube.create(_deployment(namespace, "unrelated"))
+    attempts = Attempts(timeout_seconds=30)
+
+    cluster = await gather_cluster(kube, replace(OPENSHIFT_EFS_STUNNEL, namespace="default"), attempts)
+
+    ours = {(one.namespace, one.name) for one in cluster.workloads or () if one.ours}
+    names = ("a", "b", "efs-provisioner")
+    assert ours == {(one, name) for one in ("default", "other", "older") for name in names}
+    assert not attempts.gaps
 
 
 async def test_drivers_of_nodes_are_read_also_if_a_node_has_none(kube: AsyncClient) -> None:

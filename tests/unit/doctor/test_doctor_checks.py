@@ -1087,9 +1087,10 @@ def test_agents_of_an_older_system_need_no_status() -> None:
     assert [one.kind.id for one in found] == ["version/older-system"]
 
 
-def test_kube_efs_with_the_names_of_older_systems_is_recognized() -> None:
-    mirrored = replace(ex.CONTROLLER, name="efs-provisioner", ours=False, image="registry.example.com/a:1")
-    assert not diagnose(ex.cluster(workloads=(mirrored,)))
+def test_tenant_with_the_name_of_older_agents_does_not_end_the_check_of_the_agents() -> None:
+    forged = replace(ex.TUNNEL, namespace="tenant", ours=False, command="")
+    found = diagnose(ex.cluster(workloads=(ex.CONTROLLER, ex.TUNNEL, forged), statuses=()))
+    assert "agent/silent" in {one.kind.id for one in found}
 
 
 NOTHING = [

@@ -19,7 +19,6 @@ from kube_efs.settings.controller import DEFAULT_PROVISIONER
 PATIENCE: Final = timedelta(seconds=60)
 # Machines that take none of its pods.
 _WITHOUT_PODS: Final = frozenset({"fargate", "hybrid", "windows"})
-_COMMANDS: Final = frozenset({"controller", "tunnel", "node", "operator"})
 
 
 class VolumeKind(StrEnum):
@@ -38,12 +37,6 @@ class CsiOption(StrEnum):
     ONLY = "--csi-only"
 
 
-def is_ours(workload: Workload) -> bool:
-    """Whether the workload runs kube-efs."""
-    is_named_so = "efs" in f"{workload.name} {workload.image}"  # manifests of older systems have no label
-    return workload.ours or (workload.command in _COMMANDS and is_named_so)
-
-
 def controllers(cluster: ClusterFacts) -> tuple[Workload, ...]:
     """The workloads that run controllers, in all namespaces."""
     return tuple(_running("controller", cluster))
@@ -59,7 +52,7 @@ def csi_option(cluster: ClusterFacts) -> CsiOption:
     """Which option the installation here has."""
     if _backends(cluster) == {"csi"}:
         return CsiOption.ONLY
-    has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
+    has_driver = any(one.ours and one.command == "node" for one in cluster.workloads or ())
     return CsiOption.BESIDE_TUNNEL_VOLUMES if has_driver else CsiOption.NONE
 
 
@@ -157,7 +150,7 @@ def pods_of(workload: Workload, cluster: ClusterFacts) -> list[PodFacts]:
 
 def _running(command: str, cluster: ClusterFacts) -> list[Workload]:
     """The workloads that run this process of kube-efs."""
-    return [one for one in cluster.workloads or () if is_ours(one) and one.command == command]
+    return [one for one in cluster.workloads or () if one.ours and one.command == command]
 
 
 def nodes_with(command: str, cluster: ClusterFacts) -> tuple[NodeObject, ...]:

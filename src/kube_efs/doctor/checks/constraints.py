@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from kube_efs.doctor.checks.common import is_ours, render_command
+from kube_efs.doctor.checks.common import render_command
 from kube_efs.doctor.constraints import Constraints, use_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, Workload
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken
@@ -19,7 +19,7 @@ def needy(cluster: ClusterFacts) -> Iterator[tuple[Workload, tuple[Constraints, 
     if cluster.constraints is None:
         return
     for one in cluster.workloads or ():
-        if is_ours(one) and one.kind == "DaemonSet" and one.needs:
+        if one.ours and one.kind == "DaemonSet" and one.needs:
             enough = tuple(found for found in cluster.constraints if one.needs <= found.allows)
             if not any(found.names(account_of(one)) for found in enough):
                 yield one, enough

@@ -6,7 +6,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
 
-from kube_efs.doctor.checks.common import controller_log, controllers, is_ours, pods_of
+from kube_efs.doctor.checks.common import controller_log, controllers, pods_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, PodFacts, Workload
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
 from kube_efs.doctor.times import shown
@@ -49,7 +49,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
     if cluster is None:
         return
     if cluster.workloads is not None:
-        ours = [one for one in cluster.workloads if is_ours(one)]
+        ours = [one for one in cluster.workloads if one.ours]
         for one in ours:
             if one.ready < one.wanted:
                 yield _not_ready(one, cluster)
@@ -73,7 +73,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 def _operator_logs(cluster: ClusterFacts) -> Iterator[str]:
     for one in cluster.workloads or ():
-        if is_ours(one) and one.command == "operator":
+        if one.ours and one.command == "operator":
             yield f"kubectl -n {one.namespace} logs deployment/{one.name} --tail=200"
 
 

@@ -10,7 +10,6 @@ from typing import Final
 from kube_efs.doctor.checks.common import (
     agent_log,
     agent_of,
-    is_ours,
     look_at_node,
     needs_tunnels,
     nodes_with,
@@ -62,9 +61,13 @@ def _check(facts: Facts) -> Iterator[Finding]:
             names = {one.name for one in cluster.nodes}
             statuses = tuple(one for one in statuses if one.node in names)
             cluster = replace(cluster, statuses=statuses)
-        # The agents of openshift-efs-stunnel publish no status.
-        older = OPENSHIFT_EFS_STUNNEL.tunnel
-        has_older_agents = any(one.name == older and not is_ours(one) for one in cluster.workloads or ())
+        # The agents of openshift-efs-stunnel publish no status. A tenant can use their name.
+        older = OPENSHIFT_EFS_STUNNEL
+        namespaces = {cluster.namespace, older.namespace}
+        has_older_agents = any(
+            one.name == older.tunnel and one.namespace in namespaces and not one.ours
+            for one in cluster.workloads or ()
+        )
         if needs_tunnels(cluster) and not has_older_agents:
             yield from _silent(facts, cluster)
         for one in statuses:
@@ -203,7 +206,7 @@ def _denied(cluster: ClusterFacts) -> Iterator[Finding]:
 
 
 def _without_driver(cluster: ClusterFacts) -> Iterator[Finding]:
-    is_wanted = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
+    is_wanted = any(one.ours and one.command == "node" for one in cluster.workloads or ())
     for node in nodes_with("node", cluster) if is_wanted else ():
         if node.ready and DRIVER not in node.drivers:
             yield Finding(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from kube_efs.doctor.checks.common import is_ours, render_command
+from kube_efs.doctor.checks.common import render_command
 from kube_efs.doctor.facts import ClusterFacts, Facts, Workload
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken
 from kube_efs.doctor.grants import Grant, Right
@@ -21,9 +21,7 @@ def needed_grants(cluster: ClusterFacts, rendered: Sequence[Grant]) -> tuple[Gra
     if cluster.workloads is None:
         return tuple(rendered)
     names = cluster.names
-    there = {
-        one.name: one for one in cluster.workloads if one.namespace == cluster.namespace and is_ours(one)
-    }
+    there = {one.name: one for one in cluster.workloads if one.namespace == cluster.namespace and one.ours}
     users = {
         names.controller_account: there.get(names.controller),
         names.tunnel_account: there.get(names.tunnel),

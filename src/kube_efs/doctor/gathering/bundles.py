@@ -22,7 +22,7 @@ from lightkube.resources.rbac_authorization_v1 import Role, RoleBinding
 from lightkube.resources.storage_v1 import CSIDriver, StorageClass
 
 from kube_efs.doctor.bundle import Bundle
-from kube_efs.doctor.checks.common import is_ours, our_volumes, provisioners
+from kube_efs.doctor.checks.common import our_volumes, provisioners
 from kube_efs.doctor.facts import ClusterFacts
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.node import NodeCheckOptions
@@ -121,7 +121,7 @@ def _own_names(cluster: ClusterFacts) -> frozenset[str]:
     if names.older_config_map:
         own.add(names.older_config_map)
     for one in cluster.workloads or ():
-        if is_ours(one) and one.namespace == cluster.namespace:
+        if one.ours and one.namespace == cluster.namespace:
             lease = one.environment.get("KUBE_EFS_LEASE_NAME", one.name)
             own |= {one.name, one.account, lease, *(name for name, _ in one.references.values())}
     return frozenset(own - {"default"})

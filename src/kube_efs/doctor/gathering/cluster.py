@@ -20,6 +20,7 @@ from lightkube.resources.core_v1 import (
     PersistentVolumeClaim,
     Pod,
 )
+from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
 from lightkube.resources.storage_v1 import StorageClass
 
 from kube_efs.doctor.constraints import Constraints, read_constraints
@@ -37,6 +38,7 @@ from kube_efs.doctor.facts import (
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.objects import (
     Json,
+    read_bound_namespaces,
     read_claim_facts,
     read_degraded,
     read_lease,
@@ -79,7 +81,7 @@ async def gather_cluster(client: AsyncClient, names: Names, attempts: Attempts) 
     look, namespace = attempts.look, names.namespace
     async with asyncio.TaskGroup() as tasks:
         start = tasks.create_task
-        workloads = start(look("Deployments and DaemonSets", _workloads(client, attempts)))
+        workloads = start(look("Deployments and DaemonSets", _workloads(client, namespace, attempts)))
         pods = start(look("pods", _read(client, Pod, read_pod, namespace="*")))
         nodes = start(look("nodes", _nodes(client, attempts)))
         leases = start(look("Leases", _read(client, Lease, read_lease, namespace=namespace)))
@@ -130,15 +132,24 @@ async def _read(
         return tuple([read(item.to_dict()) async for item in client.list(kind, **selectors)])
 
 
-async def _workloads(client: AsyncClient, attempts: Attempts) -> tuple[Workload, ...]:
+async def _workloads(client: AsyncClient, namespace: str, attempts: Attempts) -> tuple[Workload, ...]:
+    """All Deployments and DaemonSets.
+
+    A tenant can create a workload with any name, labels and command. So in other namespaces than the one of
+    the installation, kube-efs runs only where an administrator has bound a role of it.
+    """
+    bindings = _read(client, ClusterRoleBinding, read_bound_namespaces)
+    bound = await attempts.look("ClusterRoleBindings", bindings) or ()
+    trusted = frozenset({namespace}).union(*bound)
     deployments = await _read(client, Deployment, partial(read_workload, "Deployment"), namespace="*")
     sets = await _read(client, DaemonSet, partial(read_workload, "DaemonSet"), namespace="*")
-    return tuple([await _with_references(client, one, attempts) for one in (*deployments, *sets)])
+    found = [replace(one, ours=one.ours and one.namespace in trusted) for one in (*deployments, *sets)]
+    return tuple([await _with_references(client, one, attempts) for one in found])
 
 
 async def _with_references(client: AsyncClient, workload: Workload, attempts: Attempts) -> Workload:
     """A controller with the variables of its ConfigMaps, as in the manifests of efs-provisioner."""
-    if workload.command != "controller" or not workload.references:
+    if not workload.ours or workload.command != "controller" or not workload.references:
         return workload
     names = {name for name, _ in workload.references.values()}
     data = {name: await _data(client, name, workload.namespace, attempts) for name in sorted(names)}

@@ -31,6 +31,7 @@ from kube_efs.tunnels.status_config_map import NODE_KEY, STATUS_KEY
 Json: TypeAlias = Mapping[str, Any]
 
 _PART_OF = "app.kubernetes.io/part-of"
+_COMMANDS = frozenset({"controller", "tunnel", "node", "operator"})
 _ZONE, _REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 # Mount targets see nodes by these, never by public addresses.
 _INTERNAL = "InternalIP"
@@ -43,18 +44,21 @@ def is_labeled(body: Json) -> bool:
 
 
 def read_workload(kind: str, body: Json) -> Workload:
-    """The workload in a Deployment or DaemonSet."""
+    """The workload in a Deployment or DaemonSet; ``ours`` is what its labels, name and command say."""
     meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     pod = (spec.get("template") or {}).get("spec") or {}
     first = (pod.get("containers") or [{}])[0]
+    command, image = next(iter(first.get("args") or ()), ""), first.get("image", "")
+    # Manifests of older systems have no label.
+    is_named_so = command in _COMMANDS and "efs" in f"{meta['name']} {image}"
     variables = first.get("env") or ()
     is_set = kind == "DaemonSet"
     return Workload(
         kind=kind,
         namespace=meta.get("namespace", ""),
         name=meta["name"],
-        command=next(iter(first.get("args") or ()), ""),
-        image=first.get("image", ""),
+        command=command,
+        image=image,
         environment=MappingProxyType(
             {one["name"]: str(one["value"]) for one in variables if one.get("value")}
         ),
@@ -65,7 +69,7 @@ def read_workload(kind: str, body: Json) -> Workload:
                 if (reference := (one.get("valueFrom") or {}).get("configMapKeyRef"))
             }
         ),
-        ours=is_labeled(body),
+        ours=is_labeled(body) or is_named_so,
         wanted=(status.get("desiredNumberScheduled") if is_set else spec.get("replicas", 1)) or 0,
         ready=status.get("numberReady" if is_set else "readyReplicas") or 0,
         uid=meta.get("uid", ""),
@@ -73,6 +77,13 @@ def read_workload(kind: str, body: Json) -> Workload:
         account=pod.get("serviceAccountName") or "default",
         needs=read_needs(pod),
     )
+
+
+def read_bound_namespaces(body: Json) -> frozenset[str]:
+    """The namespaces whose accounts get a role of kube-efs or an older system by a ClusterRoleBinding."""
+    if not is_labeled(body) and "efs" not in body["roleRef"]["name"]:
+        return frozenset()
+    return frozenset(one.get("namespace") or "" for one in body.get("subjects") or ())
 
 
 def _failure(status: Json) -> str:
