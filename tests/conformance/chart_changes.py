@@ -134,6 +134,11 @@ def _of_aws_driver_pods(name: str, target: str, base: Mapping[str, Any]) -> dict
             {
                 **dict.fromkeys(ports, 9909),
                 **variable(target, "KUBE_EFS_HEALTH_PORT", "9909", VARIABLES_WITH_CSI if host else VARIABLES),
+                **(
+                    variable(TUNNEL, "KUBE_EFS_DRIVER_HEALTH_PORT", "9909", VARIABLES_WITH_CSI)
+                    if host
+                    else {}
+                ),
             },
         ),
         f"{name}.livenessProbe": probe("livenessProbe", {"timeoutSeconds": None, "failureThreshold": None}),

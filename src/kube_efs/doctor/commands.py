@@ -89,7 +89,7 @@ def make_doctor(installation: "Installation") -> typer.Typer:
             typer.Option(
                 metavar="URL",
                 help="URL of the health endpoint of the CSI driver.",
-                show_default="none, or port 9812",
+                show_default="from the settings",
             ),
         ] = None,
         output: OutputOption = Output.TABLE,

@@ -46,6 +46,7 @@ KEPT_BY_MANIFESTS: Final = frozenset(
         "CSI_ENDPOINT",
         "DRIVER_REG_SOCK_PATH",
         "KUBECONFIG",
+        "KUBE_EFS_DRIVER_HEALTH_PORT",
         "KUBE_EFS_HEALTH_PORT",
         "KUBE_EFS_LEASE_NAME",
         "KUBE_EFS_NAMES",

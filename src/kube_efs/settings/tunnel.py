@@ -55,6 +55,13 @@ class TunnelSettings(CommonSettings, AwsSettings):
         least=0,
         most=65535,
     )
+    driver_health_port: int = count(
+        "KUBE_EFS_DRIVER_HEALTH_PORT",
+        9812,
+        "`KUBE_EFS_HEALTH_PORT` of the CSI driver of the node, for `kube-efs doctor node`.",
+        least=1,
+        most=65535,
+    )
     data_plane: DataPlaneSetting = setting(
         "KUBE_EFS_DATA_PLANE",
         DataPlaneSetting.STUNNEL,

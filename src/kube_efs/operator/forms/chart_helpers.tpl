@@ -152,6 +152,9 @@
 {{- with .Values.portRangeUpperBound -}}
 {{- if ne (int .) 21049 }}{{ $_ := set $given "KUBE_EFS_TUNNEL_PORTS" (printf "22049-%d" (int .)) }}{{ end -}}
 {{- end -}}
+{{- if ne (int .Values.node.healthPort) 9812 -}}
+{{- $_ := set $given "KUBE_EFS_DRIVER_HEALTH_PORT" (toString .Values.node.healthPort) -}}
+{{- end -}}
 {{- $own := include "kube-efs.variables" .Values.tunnel.env | fromJsonArray -}}
 {{- if not (kindIs "map" .Values.node.env) -}}
 {{- $listed := include "kube-efs.variables" .Values.node.env | fromJsonArray -}}
