@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
@@ -27,6 +28,7 @@ from kube_efs.doctor.grants import Manifest, grants_of
 from kube_efs.doctor.rendering import render_findings, render_tunnels, to_json
 from kube_efs.kube.client import connect
 from kube_efs.kube.installations import find_installation
+from kube_efs.kube.server_time import ServerTime
 from kube_efs.model.efs.ids import Region, parse_region
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.names import NEW_INSTALLATION, Names, NameSet
@@ -79,7 +81,8 @@ async def diagnose_cluster(options: ClusterOptions, installation: Installation, 
     if claim and "/" not in claim:
         claim = f"{config.namespace or 'default'}/{claim}"
     attempts, bundle = Attempts(timeout_seconds=_LOOK_SECONDS), Bundle()
-    async with connect(config, patience_seconds=_PATIENCE_SECONDS) as client:
+    server_time = ServerTime()
+    async with connect(config, patience_seconds=_PATIENCE_SECONDS, server_time=server_time) as client:
         found = find_installation(client, options.namespace, options.name_set)
         names = await attempts.look("the names of kube-efs", found) or _assumed(options)
         cluster = await examine_cluster(client, names, installation, attempts)
@@ -87,7 +90,9 @@ async def diagnose_cluster(options: ClusterOptions, installation: Installation, 
         if answering.bundle:
             await collect_cluster(client, cluster, bundle, attempts)
     what = f"claim {claim}" if claim else f"cluster {config.context_name}"
-    facts = Facts(claim=claim, cluster=cluster, aws=aws, gaps=attempts.gaps)
+    # The clock of the user's computer can be wrong.
+    now = server_time.first or datetime.now(UTC)
+    facts = Facts(now=now, claim=claim, cluster=cluster, aws=aws, gaps=attempts.gaps)
     return await _tell(facts, what, bundle, answering)
 
 

@@ -17,6 +17,7 @@ from kube_efs.kube.errors import configured
 from kube_efs.kube.kubeconfig import Cluster, User, load_kubeconfig
 from kube_efs.kube.measuring import MeasuringTransport
 from kube_efs.kube.retrying import RetryingTransport
+from kube_efs.kube.server_time import ServerTime, TimeReadingTransport
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.telemetry.metrics import ApiServerMetrics
 
@@ -51,10 +52,12 @@ def connect(
     field_manager: str = FIELD_MANAGER,
     patience_seconds: float = PATIENCE_SECONDS,
     metrics: ApiServerMetrics | None = None,
+    server_time: ServerTime | None = None,
 ) -> AsyncClient:
     """A client for that cluster; use as ``async with``. Raises InvalidSetting.
 
-    Requests that the server has not carried out are sent again for ``patience_seconds``.
+    Requests that the server has not carried out are sent again for ``patience_seconds``. ``server_time`` gets
+    the time of the server.
     """
     # A burst of claims must not wait for connections; open watches need some, too.
     timeout = httpx2.Timeout(REQUEST_TIMEOUT_SECONDS, pool=None)
@@ -69,6 +72,8 @@ def connect(
             transport = CredentialsTransport(transport, user, cluster)
             # The client itself would run only programs of old versions.
             config = config._replace(user=msgspec.structs.replace(user, exec=None))
+        if server_time:
+            transport = TimeReadingTransport(transport, server_time)
         return AsyncClient(config, field_manager=field_manager, timeout=timeout, transport=transport)
 
 

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from tests.unit.doctor import examples as ex
 from typer.testing import CliRunner
 
@@ -277,13 +279,31 @@ def test_missing_kubeconfig_exits_with_2_and_names_the_file() -> None:
     assert "/nowhere/kubeconfig not found" in answer.stderr
 
 
-def test_unresponsive_cluster_is_a_finding(tmp_path: Path) -> None:
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(
+def _kubeconfig(folder: Path, server: str) -> Path:
+    path = folder / "kubeconfig"
+    path.write_text(
         "{apiVersion: v1, kind: Config, current-context: x, users: [{name: x, user: {}}],"
         " contexts: [{name: x, context: {cluster: x, user: x}}],"
-        " clusters: [{name: x, cluster: {server: 'http://127.0.0.1:1'}}]}"
+        f" clusters: [{{name: x, cluster: {{server: '{server}'}}}}]}}"
     )
+    return path
+
+
+async def test_time_is_that_of_the_api_server(tmp_path: Path) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=403, headers={"Date": "Fri, 02 Jan 2026 03:04:05 GMT"})
+
+    server = web.Application()
+    server.router.add_route("*", "/{path:.*}", refuse)
+    async with TestServer(server) as running:
+        kubeconfig = _kubeconfig(tmp_path, str(running.make_url("")))
+        arguments = ("cluster", "--kubeconfig", str(kubeconfig), "--namespace", "efs", "--output", "json")
+        answer = await asyncio.to_thread(_run, *arguments)
+    assert json.loads(answer.stdout)["time"] == "2026-01-02T03:04:05Z", answer.stderr
+
+
+def test_unresponsive_cluster_is_a_finding(tmp_path: Path) -> None:
+    kubeconfig = _kubeconfig(tmp_path, "http://127.0.0.1:1")
     answer = _run("cluster", "--kubeconfig", str(kubeconfig), "--output", "json")
     assert answer.returncode == 1, answer.stderr
     findings = json.loads(answer.stdout)["findings"]
