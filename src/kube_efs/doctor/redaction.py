@@ -8,13 +8,18 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kube_efs.model.secrets import REMOVED, is_secret_name, text_without_secrets
+from kube_efs.model.secrets import REMOVED, is_secret_name, proxy_without_password, text_without_secrets
 
 # What kubectl and the API server remember of an object is the object once more.
 _ECHOES: Final = frozenset({"managedFields", "kubectl.kubernetes.io/last-applied-configuration"})
 _CONTENT: Final = ("data", "stringData", "binaryData")
 # Ids of AWS access keys: no secrets, but half of one.
 _KEY_ID: Final = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
+# The fields of references to Secrets and of projected tokens.
+_REFERENCE: Final = frozenset(
+    {"name", "namespace", "secretName", "key", "path", "mode", "defaultMode", "optional"}
+    | {"audience", "expirationSeconds"}
+)
 _OPTION: Final = re.compile(r"--?[\w-]+")
 
 
@@ -57,8 +62,23 @@ def _redacted_mapping(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _field(key: str, value: Any) -> Any:  # noqa: ANN401 - any JSON
-    if not isinstance(value, str):
-        return redacted(value)
     # The value of an option such as --key is usually a path, which is not needed.
     is_key_option = key.startswith("-") and key.lower().endswith("key")
-    return REMOVED if value and (is_secret_name(key) or is_key_option) else redacted_text(value)
+    is_count = isinstance(value, int | float) and key.lower().endswith("s")  # tokens: 3
+    if (is_secret_name(key) or is_key_option) and not is_count:
+        return _without_values(value)
+    return redacted(proxy_without_password(key, value) if isinstance(value, str) else value)
+
+
+def _without_values(found: Any) -> Any:  # noqa: ANN401 - any JSON
+    """A secret at any depth. ``imagePullSecrets``, ``secret`` and ``serviceAccountToken`` refer to others."""
+    match found:
+        case Mapping():
+            return {
+                key: redacted(one) if key in _REFERENCE else _without_values(one)
+                for key, one in found.items()
+            }
+        case list() | tuple():
+            return list(map(_without_values, found))
+        case _:
+            return REMOVED if found and not isinstance(found, bool) else found

@@ -4,7 +4,7 @@ A text passes four steps. The time of each is proportional to the length of the 
 
 1. Secrets whose value is known (``hidden_here``, ``hide_always``) are replaced everywhere.
 2. Shapes: private keys, JWTs, AWS session tokens and secret access keys, long runs of base64, passwords in
-   URLs.
+   URLs and in addresses of proxies.
 3. XML elements with the name of a secret, as in answers of STS.
 4. Values with the name of a secret before them: ``password=x``, ``"token": "x"``, ``Cookie: x``,
    ``--token x``.
@@ -179,6 +179,8 @@ def _cleaned(text: str) -> str:
             if mark in text:
                 text = pattern.sub(replacement, text)
                 break
+    if "@" in text:
+        text = _PROXY().sub(lambda found: found[1] + proxy_without_password("proxy", found[2]), text)
     if "<" in text or "&lt;" in text:
         text = _ELEMENT().sub(_judged_element, text)
     if "=" in text or ":" in text or "%3" in text or "--" in text:
@@ -214,7 +216,7 @@ _BASE64: Final = r"(?:[A-Za-z0-9+/_=-]|\\/|%(?:25)?(?:2[BbFf]|3[Dd]))"
 def _shapes() -> tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]:
     """Patterns and replacements, each for texts that contain one of its marks."""
     return (
-        (("://",), re.compile(r"(?<=://)[^\s/\"']+(?=@)"), REMOVED),
+        (("://",), re.compile(r"(?<=://)[^\s/\"]+(?=@)"), REMOVED),
         # JWTs, and other JSON objects in base64, which have the same first bytes.
         (
             ("eyJ", "ewog", "ewoJ", "eyAi"),
@@ -252,6 +254,17 @@ def _shapes() -> tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]:
             rf"\1\2{REMOVED}",
         ),
     )
+
+
+# Variables of proxies also have addresses without a scheme. Each character is read once, for linear time.
+_PROXY: Final = _lazily(r"(proxy[\"'\\\s=:]++)([^\s/\"]++)", re.IGNORECASE)
+
+
+def proxy_without_password(name: str, address: str) -> str:
+    """The address without user and password, if the name is that of a proxy: ``user:password@host:port``."""
+    user, at, host = address.rpartition("@")
+    is_unsafe = name.lower().endswith("proxy") and ":" in user and "://" not in user
+    return f"{REMOVED}{at}{host}" if is_unsafe else address
 
 
 def _without_private_keys(text: str) -> str:

@@ -8,7 +8,13 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from kube_efs.model.secrets import REMOVED, is_secret_name, shortened, text_without_secrets
+from kube_efs.model.secrets import (
+    REMOVED,
+    is_secret_name,
+    proxy_without_password,
+    shortened,
+    text_without_secrets,
+)
 
 __all__ = ["REMOVED", "text_without_secrets", "without_secrets"]
 
@@ -60,7 +66,7 @@ class _Cleaning:
         is_count = isinstance(value, int | float) and key.lower().endswith("s")  # tokens: 3
         if is_secret_name(key) and not says_nothing and not is_count:
             return REMOVED
-        return self._value(value, depth)
+        return self._value(proxy_without_password(key, value) if isinstance(value, str) else value, depth)
 
     def _value(self, value: object, depth: int) -> object:
         self._left -= _ENTRY_CHARACTERS

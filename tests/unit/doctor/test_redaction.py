@@ -103,6 +103,16 @@ PLANTED = [
         {"text": "<SessionToken>short</SessionToken>"}, "short", id="credentials in an answer of STS"
     ),
     pytest.param({"a": {"b": {"c": {"d": {"e": {"token": "deep"}}}}}}, "deep", id="deeply nested"),
+    pytest.param({"password": ["hunter2"]}, "hunter2", id="in a list"),
+    pytest.param({"password": {"plain": {"value": "hunter2"}}}, "hunter2", id="in an object"),
+    pytest.param({"token": 12345678}, "12345678", id="a number"),
+    pytest.param({"env": [{"name": "SECRET", "value": ["a", "b-c"]}]}, "b-c", id="list of a variable"),
+    pytest.param({"proxy": "user:hunter2@proxy:3128"}, "hunter2", id="address of a proxy"),
+    pytest.param(
+        {"env": [{"name": "HTTPS_PROXY", "value": "user:hunter2@proxy:3128"}]},
+        "hunter2",
+        id="proxy of a container",
+    ),
 ]
 
 
@@ -154,6 +164,13 @@ def test_useful_text_is_kept() -> None:
         "metadata": {"name": "efs-manager-7d9f", "uid": "0b6d3a52-6f0e-4a64-9c7a-1c0f0d6a1e11"},
         "spec": {
             "automountServiceAccountToken": False,
+            "imagePullSecrets": [{"name": "registry"}],
+            "volumes": [
+                {"secret": {"secretName": "tls", "defaultMode": 420, "items": [{"key": "a", "path": "b"}]}},
+                {"projected": {"sources": [{"serviceAccountToken": {"path": "token", "audience": "sts"}}]}},
+            ],
+            "tokens": 3,
+            "proxy": "proxy.example.com:3128",
             "containers": [{"name": "a", "env": [{"name": "AWS_REGION", "value": "us-east-1"}]}],
         },
     }

@@ -128,6 +128,13 @@ _NAMED: dict[str, Callable[[str], str]] = {
     "option": "psql --password {} --host x".format,
     "options": lambda secret: repr(["psql", "--db-password", secret, "--host"]),
     "url": lambda secret: f"https://me:{quote(secret, safe='')}@proxy.example.com/",
+    "url with a quote": lambda secret: f"https://me:pa'{quote(secret, safe='')}@proxy.example.com/",
+    "proxy": lambda secret: f"HTTPS_PROXY=me:{quote(secret, safe='')}@proxy.example.com:3128 next",
+    "proxy in json": lambda secret: json.dumps({"httpsProxy": f"me:{quote(secret, safe='')}@proxy:3128"}),
+    "proxy in repr": lambda secret: repr({"https_proxy": f"me:{quote(secret, safe='')}@proxy:3128"}),
+    "proxy in json in json": lambda secret: json.dumps(
+        {"message": json.dumps({"ALL_PROXY": f"me:pa'{quote(secret, safe='')}@proxy:3128"})}
+    ),
     "element": "<SecretAccessKey>{}</SecretAccessKey><Expiration>2026</Expiration>".format,
     "element in lines": "<SessionToken>\n  {}\n</SessionToken>".format,
     "element with CDATA": "<WebIdentityToken><![CDATA[{}]]></WebIdentityToken>".format,
@@ -294,6 +301,9 @@ def _certificate() -> str:
         "time=2026-11-22T13:00:00Z level=info msg=ready",
         "<Error><Code>AccessDenied</Code><RequestId>0b6d3a52-6f0e-4a64-9c7a-1c0f0d6a1e11</RequestId></Error>",
         "https://sts.us-east-1.amazonaws.com/?Action=GetCallerIdentity",
+        "NO_PROXY=localhost,10.0.0.0/8 HTTPS_PROXY=http://proxy.example.com:3128",
+        "the proxy: user@example.com cannot be reached",
+        "quay.io/brancz/kube-rbac-proxy:v0.18.0@sha256:" + "0a1b2c3d" * 8,
     ],
 )
 def test_text_that_administrators_need_is_kept(text: str) -> None:
@@ -417,6 +427,9 @@ _HARD = (
         "LS0tLS1CRUdJTiA\\n",
         "://a",
         "a@",
+        "proxy=a:b@",
+        "@proxy=",
+        "proxy: ",
         "Bearer ",
         "--token ",
         "'--token', ",

@@ -139,6 +139,14 @@ def test_object_without_a_text_does_not_lose_the_line() -> None:
     assert without_secrets({"x": Silent()}) == {"x": "a Silent that cannot be shown (ValueError)"}
 
 
+def test_password_in_the_address_of_a_proxy_is_removed() -> None:
+    fields = {"https_proxy": "me:s3cr3t@proxy:3128", "proxy": "http://me:pa's3cr3t@proxy:3128"}
+    assert without_secrets(fields) == {
+        "https_proxy": f"{REMOVED}@proxy:3128",
+        "proxy": f"http://{REMOVED}@proxy:3128",
+    }
+
+
 def test_counts_and_flags_with_secret_names_are_kept() -> None:
     fields = {"tokens": 3, "automountServiceAccountToken": True, "password": None, "secret": ""}
     assert without_secrets(fields) == fields
