@@ -78,6 +78,18 @@ async def test_logs_are_only_those_of_the_pods_of_kube_efs() -> None:
     assert files["logs/named-otherwise.log"] == "2000 lines of kube-system/named-otherwise\n"
 
 
+async def test_logs_of_controllers_come_before_those_of_many_nodes() -> None:
+    running = {"phase": "Running"}
+    nodes = [
+        _object(f"a-{number}", labels={**_LABEL, "component": component}, status=running)
+        for component in (_NAMES.tunnel, _NAMES.node)
+        for number in range(40)
+    ]
+    controller = _object("z", labels={**_LABEL, "component": _NAMES.controller}, status=running)
+    files = await _collect(Pod=[*nodes, controller])
+    assert "logs/z.log" in files
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

@@ -23,7 +23,7 @@ from lightkube.resources.storage_v1 import CSIDriver, StorageClass
 
 from kube_efs.doctor.bundle import Bundle
 from kube_efs.doctor.checks.common import our_volumes, provisioners
-from kube_efs.doctor.facts import ClusterFacts
+from kube_efs.doctor.facts import ClusterFacts, PodFacts
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.node import NodeCheckOptions
 from kube_efs.doctor.gathering.objects import Json, is_labeled, read_pod
@@ -36,7 +36,7 @@ from kube_efs.settings.controller import DEFAULT_LEASE
 from kube_efs.tunnels.stunnel.assignment import shard_files
 
 _LOG_LINES: Final = 2000
-# Of a large cluster's nodes, those that are not well come first.
+# Of a large cluster, pods that are not well come first, then those of the controllers.
 _MOST_PODS: Final = 40
 _MOST_BYTES: Final = 2 * 1024 * 1024
 _PAGE_SECONDS: Final = 5.0
@@ -136,9 +136,14 @@ async def _objects(client: AsyncClient, kind: Any, namespace: str) -> list[Json]
 async def _collect_logs(
     client: AsyncClient, cluster: ClusterFacts, bodies: list[Json], bundle: Bundle, attempts: Attempts
 ) -> None:
-    pods = [read_pod(one) for one in bodies]
-    chosen = sorted(pods, key=lambda one: (not one.waiting, one.phase == "Running", one.name))[:_MOST_PODS]
-    for pod in chosen:  # one after the other: taking secrets out keeps this process busy
+    of_nodes = {cluster.names.tunnel, cluster.names.node}
+
+    def rank(pod: PodFacts) -> tuple[bool, bool, bool, str]:
+        return not pod.waiting, pod.phase == "Running", pod.component in of_nodes, pod.name
+
+    for pod in sorted(map(read_pod, bodies), key=rank)[
+        :_MOST_PODS
+    ]:  # one after the other: taking secrets out keeps this process busy
         text = await attempts.look(f"the log of pod {pod.name}", _log(client, pod.name, cluster.namespace))
         bundle.add_text(f"logs/{pod.name}.log", text or "")
 
