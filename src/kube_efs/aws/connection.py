@@ -13,6 +13,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioDeferredRefreshableCredentials
+from aiobotocore.session import AioSession
 from botocore import xform_name
 from botocore.exceptions import NoCredentialsError
 from prometheus_client import CollectorRegistry
@@ -102,16 +103,14 @@ class AwsOptions:
 class AwsConnection:
     """Calls by operation name while its context is open; the first call to a service creates its client.
 
-    The service description of EC2 alone needs 22 MB of memory, and most processes never call EC2.
+    The service description of EC2 alone needs 22 MB of memory, and most processes never call EC2. ``close``
+    releases the clients, also to save memory between calls: a later call creates them again.
     """
 
     def __init__(self, options: AwsOptions, metrics: AwsMetrics | None = None) -> None:
         self._options = options
         self._metrics = metrics or AwsMetrics(CollectorRegistry())
-        self._session = new_session()
-        if options.credentials_source:
-            resolver = _Resolver(options.credentials_source)
-            self._session.register_component("credential_provider", resolver)
+        self._session: AioSession | None = None
         self._clients: dict[Service, Client] = {}
         self._opening = asyncio.Lock()
         self._has_credentials = options.credentials is not None
@@ -121,7 +120,6 @@ class AwsConnection:
         self._exit_stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self._exit_stack.__aenter__()
         return self
 
     async def __aexit__(
@@ -130,8 +128,16 @@ class AwsConnection:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the clients; no call may be running."""
+        # The next call may come before this ends.
+        clients, self._exit_stack = self._exit_stack, AsyncExitStack()
         self._clients.clear()
-        await self._exit_stack.__aexit__(kind, error, traceback)
+        self._session = None
+        self._has_credentials = self._options.credentials is not None
+        await clients.aclose()
 
     async def call(
         self, service: Service, operation: str, /, *, subject: object = "", **parameters: object
@@ -234,7 +240,7 @@ class AwsConnection:
         async with self._opening:
             if not self._has_credentials and monotonic() >= self._look_again_at:
                 self._first_looked_at = min(self._first_looked_at, monotonic())
-                self._has_credentials = await self._session.get_credentials() is not None
+                self._has_credentials = await self._opened_session().get_credentials() is not None
                 self._look_again_at = monotonic() + _LOOK_AGAIN_SECONDS
             if not self._has_credentials:
                 is_early = monotonic() < self._first_looked_at + _BOOT_SECONDS
@@ -249,6 +255,14 @@ class AwsConnection:
                 self._clients[service] = client
         return self._clients[service]
 
+    def _opened_session(self) -> AioSession:
+        if self._session is None:
+            self._session = new_session()
+            if self._options.credentials_source:
+                resolver = _Resolver(self._options.credentials_source)
+                self._session.register_component("credential_provider", resolver)
+        return self._session
+
     def _new_client(self, service: Service) -> Client:
         options = self._options
         config = AioConfig(
@@ -260,7 +274,7 @@ class AwsConnection:
             user_agent_extra="kube-efs",
         )
         credentials = options.credentials
-        return self._session.create_client(
+        return self._opened_session().create_client(
             service.value,
             region_name=options.region,
             endpoint_url=options.endpoint_url,

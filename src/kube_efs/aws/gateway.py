@@ -58,6 +58,10 @@ class AwsGateway:
     ) -> None:
         await self._connection.__aexit__(kind, error, traceback)
 
+    async def close(self) -> None:
+        """Release the memory of the clients until the next call; none may be running."""
+        await self._connection.close()
+
     async def file_systems(self) -> tuple[FileSystem, ...]:
         """All file systems of the region in every state, without their mount targets."""
         entries = await self._connection.list_all(Service.EFS, "DescribeFileSystems", "FileSystems")

@@ -1,9 +1,11 @@
-"""Sessions of AWS's client library, without any text of an answer in its logs."""
+"""Sessions of AWS's client library, which share their memory and log no text of an answer."""
 
 import logging
 from typing import Final
+from weakref import WeakValueDictionary
 
 from aiobotocore.session import AioSession, get_session
+from botocore.loaders import Loader, create_loader
 
 # The loggers that log exceptions. The filter of a logger does not apply to its children.
 _LOGGERS: Final = tuple(
@@ -26,10 +28,21 @@ class _NamesOnly(logging.Filter):
 
 # One for all sessions, because a logger ignores a filter that it has already.
 _NAMES_ONLY: Final = _NamesOnly()
+# By the path of additional descriptions. A loader keeps each description of a service that it has read, which
+# needs 8 MB for EFS alone. It is released with its last session.
+_LOADERS: Final = WeakValueDictionary[str | None, Loader]()
 
 
 def new_session() -> AioSession:
-    """A session without loaded state."""
+    """A session without loaded state, except the descriptions of services that other sessions use."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_NAMES_ONLY)
-    return get_session()
+    session = get_session()
+
+    def loader() -> Loader:
+        path = session.get_config_variable("data_path")
+        return _LOADERS.setdefault(path, create_loader(path))
+
+    # Its configuration is read only when it is needed, because callers change that first.
+    session.lazy_register_component("data_loader", loader)
+    return session

@@ -111,8 +111,8 @@ def data_sources(client: AsyncClient, index: VolumeIndex, accounts: Accounts) ->
     """Finds what new volumes are copies of."""
 
     async def find(handle: VolumeHandle, role: CrossAccountRole | None) -> AccessPoint | None:
-        account = await accounts.of(role)
-        return await account.access_points[handle.kind].known.find(handle)
+        async with accounts.of(role) as account:
+            return await account.access_points[handle.kind].known.find(handle)
 
     return DataSources(
         claims=ClaimStore(client),
@@ -184,8 +184,8 @@ def guards_of(
     """The guards of all removals of a process; they list the access points in AWS at each check."""
 
     async def roots(location: Location, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
-        account = await accounts.of(role)
-        return await account.access_points[location.kind].known.roots(location.file_system_id)
+        async with accounts.of(role) as account:
+            return await account.access_points[location.kind].known.roots(location.file_system_id)
 
     is_of_worker = partial(is_root_of_pod, namespace=settings.namespace)
     return Guards(index=index, store=store, roots=roots, is_of_worker=is_of_worker)

@@ -173,9 +173,9 @@ class AccessPointPlaces:
         failed_at = self._failed_at.get(handle.file_system_id)
         if failed_at is not None and self._clock() - failed_at < _AGAIN_SECONDS:
             return None
-        account = await self._accounts.of(None)
         try:
-            return await account.access_points[handle.kind].known.location(handle)
+            async with self._accounts.of(None) as account:
+                return await account.access_points[handle.kind].known.location(handle)
         except AwsError as error:
             self._failed_at[handle.file_system_id] = self._clock()
             log.warning("access-points-not-read", file_system=handle.file_system_id, reason=str(error))

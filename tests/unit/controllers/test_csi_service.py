@@ -58,12 +58,13 @@ async def test_failed_refresh_is_followed_by_the_next(eventually: Eventually) ->
 
 async def test_access_points_deleted_by_others_are_forgotten() -> None:
     world = CsiWorld(quota=1)
-    points = (await world.accounts.of(None)).access_points[FileSystemKind.EFS]
     await world.volumes.create(request("pvc-1"))
-    assert points.known.counts == {FS: 1}
-    world.api.points.clear()
-    await points.known.refresh_known()
-    assert points.known.counts == {FS: 0}
+    async with world.accounts.of(None) as account:
+        known = account.access_points[FileSystemKind.EFS].known
+        assert known.counts == {FS: 1}
+        world.api.points.clear()
+        await known.refresh_known()
+        assert known.counts == {FS: 0}
     assert (await world.volumes.create(request("pvc-2"))).handle.file_system_id == FS
 
 

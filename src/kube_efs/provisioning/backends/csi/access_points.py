@@ -118,6 +118,13 @@ class AccessPoints:
         # By token, the time until which AWS can carry out a creation that it did not answer.
         self._late_until: dict[tuple[FileSystemId, str], float] = {}
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether no access point is known, and no outcome of a creation is unknown."""
+        now = self._clock()
+        is_settled = not self._unclear and all(until <= now for until in self._late_until.values())
+        return is_settled and self.known.is_blank
+
     async def create(
         self,
         request: VolumeRequest,

@@ -93,6 +93,11 @@ class KnownAccessPoints:
         """The number of access points of each file system that was listed."""
         return {file_system_id: len(found) for file_system_id, found in self._known.items()}
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether no access point is known, and none was deleted whose IDs are still held."""
+        return not any(self._known.values()) and not self._retired
+
     def on(self, file_system_id: FileSystemId) -> Mapping[AccessPointId, AccessPoint]:
         """The access points of a file system that was listed; none if it was forgotten since."""
         return self._known.get(file_system_id, {})

@@ -11,7 +11,7 @@ the directory, and volumes that were promised but not created yet must (``promis
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -46,7 +46,7 @@ from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import KubeEfsError, NotYet, PlatformError
 from kube_efs.model.volumes import Location, VolumePhase
-from kube_efs.provisioning.backends.csi.access_points import Notice
+from kube_efs.provisioning.backends.csi.access_points import AccessPoints, Notice
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.file_systems import CALL_SECONDS, FileSystems
@@ -138,25 +138,25 @@ class CsiVolumes:
         if template is not None:
             candidates = (await self._own_file_system(request, template, role, claim),)
         kind = request.parameters.provisioning.kind
-        account = await self._account(kind, role)
         if request.source is not None:
             place = Location(file_system_id=candidates[0], directory=directory)
             await self._required_directories().await_earlier_copy(place, claim)
-        # Calls that create nothing come first, so that their failure leaves nothing behind.
-        reach = {one: await self._reach(one, request.parameters, account, role) for one in candidates}
-        needs_id = request.parameters.uid is None or request.parameters.gid is None
-        if self._directories is not None and needs_id:
-            await self._directories.learn_ids_of_others(candidates)
-        if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
-            place = Location(file_system_id=candidates[0], directory=directory)
-            handle, directory_id = await self._required_directories().make(request, place, account)
-            with _completing():
-                await self._fill(request, place, claim, has_owner=True)
-        else:
-            made = await self._make_access_point(request, candidates, account, role, notice)
-            handle, directory_id = _handle(made, kind), None
-            with _completing():
-                await self._complete(request, made, claim)
+        async with self._account(kind, role) as account:
+            # Calls that create nothing come first, so that their failure leaves nothing behind.
+            reach = {one: await self._reach(one, request.parameters, account, role) for one in candidates}
+            needs_id = request.parameters.uid is None or request.parameters.gid is None
+            if self._directories is not None and needs_id:
+                await self._directories.learn_ids_of_others(candidates)
+            if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
+                place = Location(file_system_id=candidates[0], directory=directory)
+                handle, directory_id = await self._required_directories().make(request, place, account)
+                with _completing():
+                    await self._fill(request, place, claim, has_owner=True)
+            else:
+                made = await self._make_access_point(request, candidates, account, role, notice)
+                handle, directory_id = _handle(made, kind), None
+                with _completing():
+                    await self._complete(request, made, claim)
         on = reach[handle.file_system_id] if handle.file_system_id in reach else next(iter(reach.values()))
         return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone, directory_id=directory_id)
 
@@ -206,10 +206,10 @@ class CsiVolumes:
         kind = request.parameters.provisioning.kind
         places = {Location(file_system_id=one, directory=directory, kind=kind) for one in candidates}
         if request.parameters.may_find_another_directory:
-            account = await self._account(kind, role)
-            for one in candidates:
-                if made := await account.access_points[kind].made_before(request, one):
-                    places.add(_root(made, kind))
+            async with self._account(kind, role) as account:
+                for one in candidates:
+                    if made := await account.access_points[kind].made_before(request, one):
+                        places.add(_root(made, kind))
         return tuple(places)
 
     async def delete(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> None:
@@ -241,9 +241,9 @@ class CsiVolumes:
             return Removal(directory=directory, tenant=tenant)
         if handle.access_point_id is None:
             return Removal()
-        account = await self._account(handle.kind, role)
-        points = account.access_points[handle.kind]
-        found = await points.known.find(handle)
+        async with self._account(handle.kind, role) as account:
+            points = account.access_points[handle.kind]
+            found = await points.known.find(handle)
         file_system = await self._goes_along(handle, found) if role is None else None
         if found is None:
             point = RemovableAccessPoint(handle=handle, role=role)
@@ -310,14 +310,20 @@ class CsiVolumes:
                 await self._required_directories().remove(removal, order)
                 self._index.gids.release(str(removal.directory.location))
             return
-        points = (await self._account(point.handle.kind, point.role)).access_points[point.handle.kind]
-        delete = partial(points.delete, point.handle)
+        async with self._account(point.handle.kind, point.role) as account:
+            points = account.access_points[point.handle.kind]
+            await self._remove_access_point(point.handle, removal, order, points)
+
+    async def _remove_access_point(
+        self, handle: VolumeHandle, removal: Removal, order: Order, points: AccessPoints
+    ) -> None:
+        delete = partial(points.delete, handle)
         if removal.file_system is not None:
             if self._directories is not None and removal.file_system.stage is not Stage.REMOVING:
                 self._directories.forget_snapshots(removal.file_system.file_system_id)
             ending = await self._file_systems.begin_removal(removal.file_system, order, self._check_contents)
             if ending is not None:
-                with self._ordering(point.handle):
+                with self._ordering(handle):
                     last = partial(delete, is_directory_gone=True)
                     await self._file_systems.remove(ending, order, last)
                 points.known.forget(ending.file_system_id)
@@ -326,12 +332,12 @@ class CsiVolumes:
             if removal.directory:
                 await self._required_directories().remove(removal, order)
         except DataKept as kept:
-            log.warning("directory-kept", volume=str(point.handle), reason=kept.problem)
+            log.warning("directory-kept", volume=str(handle), reason=kept.problem)
         # Once more: the directory's removal may have taken minutes, and the deletion of an access point
         # cannot be undone.
         await order.confirm()
         is_directory_gone = not (removal.leaves_directory or order.permit.keeps)
-        with self._ordering(point.handle):
+        with self._ordering(handle):
             await delete(is_directory_gone=is_directory_gone)
 
     @contextmanager
@@ -358,12 +364,14 @@ class CsiVolumes:
         """Whether the volume exists; AWS knows only access points. Raises AwsError."""
         if handle.access_point_id is None:
             return True
-        account = await self._account(handle.kind, role)
-        return await account.access_points[handle.kind].known.find(handle) is not None
+        async with self._account(handle.kind, role) as account:
+            return await account.access_points[handle.kind].known.find(handle) is not None
 
-    async def _account(self, kind: FileSystemKind, role: CrossAccountRole | None) -> Account:
+    def _account(
+        self, kind: FileSystemKind, role: CrossAccountRole | None
+    ) -> AbstractAsyncContextManager[Account]:
         """The account of the file systems."""
-        return await self._accounts.of(role if kind.has_roles else None)
+        return self._accounts.of(role if kind.has_roles else None)
 
     async def _own_file_system(
         self,

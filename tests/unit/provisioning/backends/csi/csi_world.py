@@ -2,7 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from tests.unit.provisioning.copying import CopiedFolders, given_copies
@@ -193,9 +194,10 @@ class OneAccount(Accounts):
         self._account = account
         self.roles: list[CrossAccountRole | None] = []
 
-    async def of(self, role: CrossAccountRole | None) -> Account:
+    @asynccontextmanager
+    async def of(self, role: CrossAccountRole | None) -> AsyncIterator[Account]:
         self.roles.append(role)
-        return self._account
+        yield self._account
 
 
 class Texts(References):
