@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -185,15 +185,16 @@ def check_reuse(request: VolumeRequest) -> None:
         )
 
 
-def check_existing(found: AccessPoint, request: VolumeRequest) -> None:
+def check_existing(found: AccessPoint, request: VolumeRequest, candidates: Collection[FileSystemId]) -> None:
     """Raises ExistingVolumeDiffers if an access point with the token of the request cannot be its volume.
 
     As in the AWS driver, its root must be in the base, and its IDs must be those of the class or in its
     range; permissions and tags may differ. New: paths are compared by components, the file system must be one
-    of the class, and a recorded size must be the requested one, unless the class reuses access points.
+    of the ``candidates``, and a recorded size must be the requested one, unless the class reuses access
+    points.
     """
     parameters = request.parameters
-    _check_place(found, parameters)
+    _check_place(found, parameters, candidates)
     if parameters.enforces_user != (found.user is not None):
         problem = "has no POSIX user" if found.user is None else "has a POSIX user"
         remedy = "delete it, or use another name"
@@ -211,9 +212,10 @@ def check_existing(found: AccessPoint, request: VolumeRequest) -> None:
         )
 
 
-def _check_place(found: AccessPoint, parameters: VolumeParameters) -> None:
-    known = parameters.file_systems
-    if isinstance(known, tuple) and found.file_system_id not in known:
+def _check_place(
+    found: AccessPoint, parameters: VolumeParameters, candidates: Collection[FileSystemId]
+) -> None:
+    if found.file_system_id not in candidates:
         raise ExistingVolumeDiffers(
             f"is on {found.file_system_id}, which the class does not name",
             field="access point",

@@ -32,7 +32,7 @@ from kube_efs.model.csi.file_system_templates import (
     parse_template,
 )
 from kube_efs.model.csi.parameter_texts import parse_boolean, parse_id, parse_mode
-from kube_efs.model.csi.root_directories import VolumeOrigin, check_pattern, parse_base, uses_claim
+from kube_efs.model.csi.root_directories import VolumeOrigin, check_pattern, parse_base
 from kube_efs.model.csi.sidecar_parameters import (
     CLAIM_NAME,
     CLAIM_NAMESPACE,
@@ -146,12 +146,6 @@ class VolumeParameters:
     def template(self) -> FileSystemTemplate | None:
         """The file systems that are created for claims; None if volumes are on existing ones."""
         return self.file_systems if isinstance(self.file_systems, FileSystemTemplate) else None
-
-    @property
-    def may_find_another_directory(self) -> bool:
-        """Whether an existing access point of the volume can have another directory than a new one would."""
-        is_access_point = self.provisioning.makes_access_points
-        return self.reuses_access_point or (is_access_point and uses_claim(self.pattern))
 
 
 def parse_origin(parameters: Mapping[str, str]) -> VolumeOrigin:

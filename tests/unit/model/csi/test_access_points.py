@@ -427,12 +427,12 @@ WITHOUT_USER = {"posixUser": "none", "gidRangeStart": "-", "gidRangeEnd": "-"}
             {"reuseAccessPoint": "1"},
             id="reuse at any size",
         ),
-        pytest.param({"file_system_id": FS2}, {"fileSystemId": f"{FS1},{FS2}"}, id="another of the pool"),
+        pytest.param({"file_system_id": FS2}, {}, id="another of the pool"),
         pytest.param({"user": None}, WITHOUT_USER, id="without an identity"),
     ],
 )
 def test_matching_access_point_is_reused(found: Mapping[str, Any], parameters: Mapping[str, str]) -> None:
-    check_existing(replace(FOUND, **found), request({**CLASS, **parameters}))
+    check_existing(replace(FOUND, **found), request({**CLASS, **parameters}), [FS1, FS2])
 
 
 ELSE = "delete it, or use another name"
@@ -479,16 +479,16 @@ def test_different_access_point_is_refused(
     found: Mapping[str, Any], parameters: Mapping[str, str], message: str
 ) -> None:
     with pytest.raises(ExistingVolumeDiffers) as caught:
-        check_existing(replace(FOUND, **found), request({**CLASS, **parameters}))
+        check_existing(replace(FOUND, **found), request({**CLASS, **parameters}), [FS1])
     assert str(caught.value) == f"access point: '{ACCESS_POINT}' {message}"
     assert caught.value.code is RpcCode.ALREADY_EXISTS
 
 
 def test_same_name_with_another_size_is_refused() -> None:
     found = replace(FOUND, tags={"efs.csi.aws.com/requested-bytes": "1024"})
-    check_existing(found, request(CLASS, required_bytes=1024))
+    check_existing(found, request(CLASS, required_bytes=1024), [FS1])
     with pytest.raises(ExistingVolumeDiffers) as caught:
-        check_existing(found, request(CLASS, required_bytes=2048))
+        check_existing(found, request(CLASS, required_bytes=2048), [FS1])
     assert str(caught.value) == (
         f"capacity_range.required_bytes: '2048' is not what volume {NAME} was created with, 1024; "
         "request that size, or use another name"

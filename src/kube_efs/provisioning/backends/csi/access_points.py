@@ -142,7 +142,7 @@ class AccessPoints:
         places = list(candidates) if unclear is None else [unclear.file_system_id, *candidates]
         for file_system_id in places:
             await self.known.loaded(file_system_id)
-        made = await self._made_before(request, places)
+        made = await self._made_before(request, places, candidates)
         wanted = _Creation(request=request, candidates=candidates, notice=notice)
         if made is None and unclear is not None:
             # Even if it is full by now: the earlier attempt may have succeeded there.
@@ -214,7 +214,7 @@ class AccessPoints:
         return None
 
     async def _made_before(
-        self, request: VolumeRequest, places: Sequence[FileSystemId]
+        self, request: VolumeRequest, places: Sequence[FileSystemId], candidates: Sequence[FileSystemId]
     ) -> AccessPoint | None:
         """The access point that an earlier attempt has created, on any of the file systems."""
         # The best token of every file system comes before the second one of any.
@@ -229,7 +229,7 @@ class AccessPoints:
                 if known := self.known.on(file_system_id).get(access_point_id):
                     self.known.retire(known)
                 continue
-            _check(found, request)
+            _check(found, request, candidates)
             self.known.keep(found)
             self._settle(request.name)
             return found
@@ -304,7 +304,7 @@ class AccessPoints:
             if earlier is None:
                 raise
             found = earlier
-        _check(found, creation.request)
+        _check(found, creation.request, creation.candidates)
         # Without its token, nothing would show that a late creation can create it again.
         return found if found.client_token else replace(found, client_token=wanted.client_token)
 
@@ -379,11 +379,11 @@ class AccessPoints:
         return PosixUser(uid=taken if uid is None else uid, gid=taken if gid is None else gid)
 
 
-def _check(found: AccessPoint, request: VolumeRequest) -> None:
+def _check(found: AccessPoint, request: VolumeRequest, candidates: Sequence[FileSystemId]) -> None:
     """Raise VolumePending or ExistingVolumeDiffers unless the volume can use the access point."""
     if found.leaving:
         raise _pending("is being deleted", found.access_point_id)
-    check_existing(found, request)
+    check_existing(found, request, candidates)
 
 
 def _pending(problem: str, access_point_id: str) -> VolumePending:

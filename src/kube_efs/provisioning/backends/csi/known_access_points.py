@@ -13,6 +13,7 @@ reassigned only when the range has no other free IDs.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Final, Protocol
 
 from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest
@@ -160,7 +161,8 @@ class KnownAccessPoints:
 
     async def loaded(self, file_system_id: FileSystemId) -> None:
         """Wait until the access points of the file system are known; raises AwsError."""
-        if file_system_id not in self._known:
+        # One whose access point was only found by its token is known, and not listed.
+        if file_system_id not in self._listed_at:
             await self._lister(file_system_id).any_answer()
         elif not self._is_alone and self._clock() >= self._listed_at[file_system_id] + _FRESH_SECONDS:
             await self.refresh(file_system_id)
@@ -215,7 +217,7 @@ class KnownAccessPoints:
     async def look_for_room(self, candidates: Sequence[FileSystemId]) -> bool:
         """List again what was not listed for a while, because others delete too; whether any has room."""
         for file_system_id in candidates:
-            if self._clock() - self._listed_at[file_system_id] >= _FULL_SECONDS:
+            if self._clock() - self._listed_at.get(file_system_id, -inf) >= _FULL_SECONDS:
                 await self.refresh(file_system_id)
         return any(map(self.has_room, candidates))
 
@@ -245,6 +247,7 @@ class KnownAccessPoints:
 
     def forget(self, file_system_id: FileSystemId) -> None:
         """Forget a deleted file system with its access points, whose IDs are free."""
+        self._listed_at.pop(file_system_id, None)
         for gone in list(self._known.pop(file_system_id, {}).values()):
             self.removed(gone)
 

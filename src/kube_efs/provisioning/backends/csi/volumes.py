@@ -198,14 +198,15 @@ class CsiVolumes:
     ) -> tuple[Location, ...]:
         """Every possible location of the volume's data, as far as is known.
 
-        An existing access point keeps its directory, also if the labels of its claim have changed since.
+        An existing access point keeps its directory, also if its class or the labels of its claim have
+        changed since. The search costs no call: a creation lists the same file systems.
         Raises InvalidArgument, KubeError, AwsError.
         """
         directory = volume_directory(request)
         candidates = await self._candidates(request)
         kind = request.parameters.provisioning.kind
         places = {Location(file_system_id=one, directory=directory, kind=kind) for one in candidates}
-        if request.parameters.may_find_another_directory:
+        if request.parameters.provisioning.makes_access_points:
             async with self._account(kind, role) as account:
                 for one in candidates:
                     if made := await account.access_points[kind].made_before(request, one):

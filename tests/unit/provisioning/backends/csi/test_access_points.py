@@ -100,6 +100,17 @@ def foreign(scene: Scene, name: str, gid: int, file_system_id: FileSystemId = FS
     return made
 
 
+async def test_file_system_with_a_known_access_point_is_listed_before_one_is_created(
+    scene: Scene,
+) -> None:
+    foreign(scene, "pvc-8", 1000, OTHER)
+    scene.points.known.keep(foreign(scene, "pvc-9", 1001, OTHER))
+    wanted = request(**{**NARROW, "gidRangeEnd": "1002"})
+    await scene.fail(wanted, AwsLimitReached("is full", field="file system"), OTHER)
+    scene.now = 61
+    assert (await scene.create(wanted, OTHER)).user == PosixUser(uid=1002, gid=1002)
+
+
 async def test_file_system_that_is_deleted_while_others_are_listed_is_no_internal_error(scene: Scene) -> None:
     await scene.points.known.loaded(FS)
     list_now = scene.api.list

@@ -16,7 +16,7 @@ from kube_efs.model.csi.access_points import (
     volume_request,
 )
 from kube_efs.model.csi.cross_account import CrossAccountRole
-from kube_efs.model.csi.errors import InvalidArgument, NoMountTarget, VolumePending
+from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument, NoMountTarget, VolumePending
 from kube_efs.model.csi.volume_attributes import render_attributes
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.directories import parse_directory
@@ -104,7 +104,7 @@ async def test_cross_account_volume_has_the_addresses_of_its_mount_targets(
     made = await world.volumes.create(request(**parameters), role)
     assert render_attributes(made.attributes) == attributes
     assert world.api.calls["mount_targets"] == looks
-    assert world.accounts.roles == [role]
+    assert world.account_roles == {role}
 
 
 async def test_nothing_is_created_when_the_file_system_is_unreachable() -> None:
@@ -693,6 +693,52 @@ async def test_volume_keeps_the_directory_of_its_access_point_when_a_label_has_c
     assert {str(place) for place in places} == {f"{FS}:/shop", f"{FS}:/blog"}
     assert (await after.volumes.create(with_label("blog"))).handle == made
     assert len(after.api.points) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {"subPathPattern": "${.PVC.namespace}"}),
+        ({"subPathPattern": "${.PVC.namespace}"}, {}),
+        ({"subPathPattern": "a"}, {"subPathPattern": "a", "ensureUniqueDirectory": "false"}),
+        ({"basePath": "/volumes"}, {}),
+    ],
+    ids=["pattern added", "pattern removed", "suffix removed", "base widened"],
+)
+async def test_access_point_from_before_a_change_of_the_class_serves_its_volume(
+    first: dict[str, str], second: dict[str, str]
+) -> None:
+    before, after = CsiWorld(), CsiWorld()
+    made = (await before.volumes.create(request(**first))).handle
+    # A process that was killed before it created the volume object, and a class that was created again.
+    after.api.points = before.api.points
+    assert (await after.volumes.create(request(**second))).handle == made
+
+
+async def test_access_point_with_a_suffix_of_the_aws_driver_serves_its_volume() -> None:
+    before, after = CsiWorld(), CsiWorld()
+    wanted = request(subPathPattern="${.PVC.namespace}")
+    made = (await before.volumes.create(wanted)).handle
+    (point,) = before.api.points.values()
+    random = parse_directory("/team-0b7e0f6e-1111-4222-8333-9d5a5a5a5a5a")
+    after.api.points = {point.access_point_id: replace(point, directory=random)}
+    assert (await after.volumes.create(wanted)).handle == made
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_access_point_on_a_former_file_system_of_the_class_is_refused(is_restarted: bool) -> None:
+    world = CsiWorld()
+    wanted = request(fileSystemId="-", fileSystemIdConfigRef="team/efs/id")
+    key = str(wanted.parameters.file_systems)
+    world.texts.texts[key] = FS
+    await world.volumes.create(wanted)
+    if is_restarted:
+        before, world = world, CsiWorld()
+        world.api.points = before.api.points
+    world.texts.texts[key] = OTHER
+    for _ in range(2):
+        with pytest.raises(ExistingVolumeDiffers, match=f"is on {FS}, which the class does not name; delete"):
+            await world.volumes.create(wanted)
 
 
 async def test_access_point_without_an_identity_belongs_to_its_volume() -> None:
