@@ -103,6 +103,11 @@ def parse_attributes(attributes: Mapping[str, str]) -> VolumeAttributes:
     )
 
 
+def is_of_another_account(attributes: Mapping[str, str]) -> bool:
+    """Whether these are the attributes of a volume that was created with a role, also by the AWS driver."""
+    return not {_TARGET, _TARGETS, _CROSS_ACCOUNT}.isdisjoint(key.lower() for key in attributes)
+
+
 def parse_authentication_source(text: str, *, field: str) -> AuthenticationSource:
     """The source; raises InvalidArgument for another value."""
     try:

@@ -16,11 +16,12 @@ from kube_efs.model.csi.access_points import VolumeRequest
 from kube_efs.model.csi.claims import CsiRequest, parse_claim, volume_for
 from kube_efs.model.csi.volume_attributes import render_attributes
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
-from kube_efs.model.errors import InvalidValue, KubeAlreadyExists, RemovalRefused
+from kube_efs.model.efs.directories import Directory
+from kube_efs.model.errors import InvalidValue, KubeAlreadyExists, NotYet, RemovalRefused
 from kube_efs.model.volumes import DRIVER, CsiSource, Location, Volume
 from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
 from kube_efs.provisioning.copies import Copies
-from kube_efs.provisioning.guards import Order, Removal, tenant_of
+from kube_efs.provisioning.guards import Order, RemovableAccessPoint, Removal, tenant_of
 
 log = structlog.get_logger(__name__)
 
@@ -165,13 +166,25 @@ class CsiBackend:
 
     async def removal(self, volume: Volume) -> Removal:
         """The access point or the directory of the volume."""
-        role = await self._references.role(volume.deletion_secret)
+        try:
+            role = await self._references.role(volume.deletion_secret)
+        except NotYet as error:
+            error.remedy = f"{error.remedy}, or set the reclaim policy of the volume to Retain"
+            raise
         return await self._volumes.removal(_handle(volume), role, tenant=tenant_of(volume))
 
     async def settled(self, volume: Volume) -> None:
         """Return when no earlier order can remove them any more."""
         with suppress(RemovalRefused):  # No order was ever given for such a volume.
-            await self._volumes.settled(await self.removal(volume))
+            handle = _handle(volume)
+            if volume.deletion_secret is not None and handle.kind.has_roles and handle.access_point_id:
+                # The Secret or its role may be gone for good, so the directory is not known: that of any
+                # volume on the file system may be this one.
+                everywhere = Location(file_system_id=handle.file_system_id, directory=Directory())
+                removal = Removal(access_point=RemovableAccessPoint(handle=handle, root=everywhere))
+            else:
+                removal = await self._volumes.removal(handle)
+            await self._volumes.settled(removal)
 
     async def remove(self, removal: Removal, order: Order) -> None:
         """Remove them."""

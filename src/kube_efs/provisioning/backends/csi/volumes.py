@@ -39,7 +39,7 @@ from kube_efs.model.csi.parameters import (
     VolumeParameters,
 )
 from kube_efs.model.csi.root_directories import plain_name
-from kube_efs.model.csi.volume_attributes import VolumeAttributes
+from kube_efs.model.csi.volume_attributes import VolumeAttributes, is_of_another_account
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
@@ -247,6 +247,7 @@ class CsiVolumes:
             found = await points.known.find(handle)
         file_system = await self._goes_along(handle, found) if role is None else None
         if found is None:
+            self._check_account(handle, role)
             point = RemovableAccessPoint(handle=handle, role=role)
             return Removal(access_point=point, file_system=file_system, tenant=tenant)
         points.check_stays_gone(found)
@@ -262,6 +263,31 @@ class CsiVolumes:
             access_point=RemovableAccessPoint(handle=handle, role=role, root=root),
             file_system=file_system,
             tenant=tenant,
+        )
+
+    def _check_account(self, handle: VolumeHandle, role: CrossAccountRole | None) -> None:
+        """Raise NotYet if a missing access point may exist in another account than that of the role.
+
+        As in the AWS driver, a provisioner Secret may be without a role. So only the attributes of the volume
+        show that a role was removed from the Secret, or added.
+        """
+        if handle.access_point_id is None or not handle.kind.has_roles:
+            return
+        names = self._index.volumes_through(handle.access_point_id)
+        volumes = [self._index.volumes[name] for name in sorted(names) if name in self._index.volumes]
+        is_abroad = [one.csi is not None and is_of_another_account(one.csi.attributes) for one in volumes]
+        if not volumes or (role is not None) is any(is_abroad):
+            return
+        problem = (
+            "was created without the role that its provisioner Secret has now"
+            if role is not None
+            else "was created with a role, but its provisioner Secret has no awsRoleArn"
+        )
+        raise NotYet(
+            f"{problem}, so its access point is not found",
+            field="volume",
+            value=volumes[0].name,
+            remedy="correct the Secret, or set the reclaim policy of the volume to Retain",
         )
 
     async def _goes_along(self, handle: VolumeHandle, point: AccessPoint | None) -> MadeFileSystem | None:

@@ -158,6 +158,69 @@ async def test_cross_account_role_is_read_for_creation_and_removal(
     assert None not in world.accounts.roles
 
 
+@pytest.mark.parametrize("attempts", [["Delete", "Retain"], ["Retain"]], ids=["both", "only with Retain"])
+async def test_volume_whose_secret_is_gone_can_be_deleted_with_its_data_kept(attempts: list[str]) -> None:
+    now = 0.0
+    world, store = CsiWorld(clock=lambda: now), Store(Moments())
+    world.texts.secrets["team/role"] = {"awsRoleArn": ARN}
+    backend = CsiBackend(volumes=world.volumes, copies=world.copies, references=world.texts)
+    wanted = (await backend.plan(CLAIM, ABROAD).make()).volume(0)
+    guards = Guards(index=world.index, store=store, roots=world.roots)
+    engine = Engine(index=world.index, backends=[backend], store=store, guards=guards)
+    store.on_change = world.index.put_volume
+    del world.texts.secrets["team/role"]
+    created = await store.create(replace(wanted, phase=VolumePhase.RELEASED, finalizers=(FINALIZER,)))
+    if "Delete" in attempts:
+        deleted = replace(created, deleting=True, reclaim_policy=ReclaimPolicy.DELETE)
+        store.write(deleted)
+        with pytest.raises(
+            NotYet, match=r"create it, with awsRoleArn, or set the reclaim policy .* to Retain"
+        ):
+            await engine.reclaim(deleted)
+    retained = replace(created, deleting=True, reclaim_policy=ReclaimPolicy.RETAIN)
+    store.write(retained)
+    with pytest.raises(NotYet, match="may still be deleted by an earlier call to AWS"):
+        await engine.reclaim(retained)
+    now = 181.0
+    done = await engine.reclaim(retained)
+    assert done is not None
+    assert done.data is DataFate.KEPT
+    assert (len(world.api.points), store.volumes) == (1, {})
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "problem"),
+    [
+        ({"awsRoleArn": ARN}, {}, "was created with a role, but its provisioner Secret has no awsRoleArn"),
+        ({}, {"awsRoleArn": ARN}, "was created without the role that its provisioner Secret has now"),
+    ],
+    ids=["role removed", "role added"],
+)
+async def test_volume_stays_if_its_access_point_may_be_in_the_account_of_a_former_secret(
+    world: CsiWorld, backend: CsiBackend, then: dict[str, str], now: dict[str, str], problem: str
+) -> None:
+    world.texts.secrets["team/role"] = then
+    wanted = (await backend.plan(CLAIM, ABROAD).make()).volume(0)
+    world.index.put_volume(wanted)
+    points = dict(world.api.points)
+    world.texts.secrets["team/role"] = now
+    # The other account does not have it.
+    world.api.points.clear()
+    with pytest.raises(NotYet) as caught:
+        await backend.removal(wanted)
+    assert str(caught.value) == (
+        f"volume: '{NAME}' {problem}, so its access point is not found; "
+        "correct the Secret, or set the reclaim policy of the volume to Retain"
+    )
+    world.texts.secrets["team/role"] = then
+    # People have deleted it.
+    assert (await backend.removal(wanted)).access_point
+    world.api.points.update(points)
+    world.texts.secrets["team/role"] = now
+    # The AWS account of the cluster and that of the role may be one.
+    assert (await backend.removal(wanted)).access_point
+
+
 def test_class_warning_is_logged_once(backend: CsiBackend) -> None:
     unknown = StorageClass(name="unknown", provisioner="x", parameters={**CLASS.parameters, "sizeLimit": "1"})
     with capture_logs() as logs:
