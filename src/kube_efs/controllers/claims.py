@@ -11,6 +11,9 @@ process never does, so a restart loses nothing. This is the state of the control
 * ``_refusals``: the published reason of each refusal. The annotation contains it too, but watches show it
   later.
 * ``_short_of_gids``: claims of classes without a free group ID; they are retried when an ID is free.
+* ``_pauses``: how long the next change of a claim with a failed attempt waits at least. Its author could
+  otherwise cause any number of calls to AWS, whose rate limits apply to the whole account. Each change that
+  is followed doubles the pause. Other changes, such as those of the class, cause an attempt at once.
 * ``_waiting_since``: the start of each claim's wait, only for metrics.
 
 ``VolumeIndex.maybe_begun`` contains the claims whose volume an earlier leader may have requested: those that
@@ -81,6 +84,7 @@ class ClaimController(Controller[ClaimUid]):
         self._refusals: dict[ClaimUid, str] = {}
         self._short_of_gids: set[ClaimUid] = set()
         self._begun: dict[ClaimUid, Plan] = {}
+        self._pauses: dict[ClaimUid, float] = {}
         self._outlasted = asyncio.Event()
 
     def listed(self, claims: Sequence[Claim]) -> None:
@@ -102,7 +106,12 @@ class ClaimController(Controller[ClaimUid]):
         if is_cleared:
             self._refusals.pop(claim.uid, None)
         if known is None or is_cleared or _inputs(known) != _inputs(claim):
-            self._queue.add(claim.uid)
+            self._follow_change(claim.uid)
+
+    def _follow_change(self, uid: ClaimUid) -> None:
+        pause = self._pauses.get(uid, 0.0)
+        if self._queue.add(uid, after_seconds=pause) and uid in self._pauses:
+            self._pauses[uid] = min(max(1.0, 2 * pause), self._backoff_seconds)
 
     def gone(self, claim: Claim) -> None:
         """A claim was deleted, or no longer needs a volume."""
@@ -110,6 +119,7 @@ class ClaimController(Controller[ClaimUid]):
         self._has_all_volumes(claim.uid)
         self._refusals.pop(claim.uid, None)
         self._short_of_gids.discard(claim.uid)
+        self._pauses.pop(claim.uid, None)
         self._stop_waiting(claim.uid)
         if claim.uid in self._begun:
             self._queue.add(claim.uid)
@@ -188,6 +198,8 @@ class ClaimController(Controller[ClaimUid]):
                 self._short_of_gids.add(claim.uid)
                 self._metrics.gid_range_full.labels(claim.storage_class).inc()
             self._waits(claim.uid)
+            if claim.uid in self._pending:
+                self._pauses.setdefault(claim.uid, 0.0)
             self._events.failed(claim, error, retry_seconds=self._backoff_seconds)
             # Only a person can change the policy of a file system; an alert would not end.
             outcome = Outcome.REFUSED if isinstance(error, WorkerDenied) else Outcome.RETRIED
@@ -199,6 +211,7 @@ class ClaimController(Controller[ClaimUid]):
     def _report_fault(self, uid: ClaimUid, error: Exception) -> None:
         if claim := self._pending.get(uid):
             self._waits(uid)
+            self._pauses.setdefault(uid, 0.0)
             self._events.failed(claim, error, retry_seconds=FAULT_DELAY_SECONDS)
 
     async def _accept(self, claim: Claim) -> bool:
@@ -217,6 +230,7 @@ class ClaimController(Controller[ClaimUid]):
         traced.note(volume=volume.name)
         self._begun.pop(plan.claim.uid, None)
         self._has_all_volumes(plan.claim.uid)
+        self._pauses.pop(plan.claim.uid, None)
         self._events.provisioned(plan, volume)
         self._stop_waiting(plan.claim.uid)
         self._count(plan.claim, Outcome.SUCCEEDED)

@@ -6,6 +6,7 @@ One task at a time handles each key, and once more if the key was added meanwhil
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager
+from math import inf
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -37,7 +38,8 @@ class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
         self._duties = duties
         self._failed = failed
         self._running: set[K] = set()
-        self._again: set[K] = set()
+        # When a key that is being handled must be handled once more, on the clock of the loop.
+        self._again: dict[K, float] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._tasks = asyncio.TaskGroup()
         self._live: set[asyncio.Task[None]] = set()
@@ -61,33 +63,50 @@ class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
         # Without the error, which the task group would otherwise raise inside an ExceptionGroup.
         await self._tasks.__aexit__(None, None, None)
 
-    def add(self, key: K) -> None:
-        """Handle the key soon; once more after the current time if it is being handled."""
-        timer = self._timers.pop(key, None)
+    def add(self, key: K, *, after_seconds: float = 0.0) -> bool:
+        """Handle the key after that time at the latest; once more after it if it is being handled.
+
+        Gives whether the key is handled earlier than it would have been otherwise.
+        """
+        loop = asyncio.get_running_loop()
+        at = loop.time() + after_seconds
+        timer = self._timers.get(key)
+        if at >= (self._again.get(key, inf) if timer is None else timer.when()):
+            return False
+        if key in self._running:
+            self._again[key] = at
+            return True
         if timer is not None:
             timer.cancel()
-        if key in self._running:
-            self._again.add(key)
-            return
+        if after_seconds > 0:
+            self._timers[key] = loop.call_at(at, self._start, key)
+        else:
+            self._start(key)
+        return True
+
+    def _start(self, key: K) -> None:
+        self._timers.pop(key, None)
         self._running.add(key)
         task = self._tasks.create_task(self._work(key))
         self._live.add(task)
         task.add_done_callback(self._live.discard)
 
     async def _work(self, key: K) -> None:
-        delay = None
+        loop = asyncio.get_running_loop()
+        again_at = loop.time()
         try:
-            while True:
-                self._again.discard(key)
+            while again_at <= loop.time():
+                self._again.pop(key, None)
                 delay = await self._handled(key)
                 # From here until the key leaves ``_running``, there must be no await: an ``add`` would be
                 # lost.
-                if key not in self._again:
-                    break
+                again_at = self._again.pop(key, inf)
         finally:
             self._running.discard(key)
         if delay is not None:
-            self._timers[key] = asyncio.get_running_loop().call_later(delay, self.add, key)
+            again_at = min(again_at, loop.time() + delay)
+        if again_at < inf:
+            self._timers[key] = loop.call_at(again_at, self._start, key)
 
     async def _handled(self, key: K) -> float | None:
         try:

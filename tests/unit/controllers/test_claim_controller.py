@@ -249,6 +249,35 @@ async def test_waiting_claim_with_changed_labels_or_annotations_is_retried(label
         assert here.told.lines[1:] == ["provisioning", "provisioned"]
 
 
+async def test_author_of_a_failing_claim_causes_few_attempts() -> None:
+    wrong = asking_for("fs-9")
+    async with scene(backoff_seconds=60) as here:
+        for number in range(90):
+            # The author can also make it invalid meanwhile, or remove a refusal.
+            await here.see(replace(NAMELESS if number % 2 else wrong, annotations={"note": f"{number}"}))
+            await asyncio.sleep(0.1)
+        assert here.told.lines.count(f"failed {UNKNOWN}") <= 6
+
+
+async def test_author_of_a_failing_claim_delays_no_attempt_for_another_reason() -> None:
+    async with scene(backoff_seconds=60) as here:
+        for number in range(100):
+            await here.see(replace(asking_for("fs-9"), annotations={"note": f"{number}"}))
+        here.add_file_system("fs-9")
+        here.claims.file_systems_changed()
+        await here.rest()
+        assert here.volumes == ["u1"]
+
+
+async def test_correction_of_a_claim_is_followed_at_once_after_any_number_of_failures() -> None:
+    async with scene(backoff_seconds=2) as here:
+        await here.see(asking_for("fs-9"))
+        await asyncio.sleep(7)
+        assert here.told.lines.count(f"failed {UNKNOWN}") == 4
+        await here.see(asking_for("fs-1"))
+        assert here.volumes == ["u1"]
+
+
 async def test_failed_write_of_a_refusal_is_retried() -> None:
     async with scene(backoff_seconds=0.2) as here:
         here.told.fault = KubeUnavailable("is down")

@@ -145,6 +145,36 @@ async def test_addition_meanwhile_overrides_the_delay() -> None:
     assert handler.handled == ["a", "a"]
 
 
+async def test_later_addition_shortens_a_delay_and_never_extends_it() -> None:
+    handler = Handler()
+    handler.answer = lambda _: 3600
+    async with open_queue(handler) as queue:
+        assert queue.add("a")
+        await turns()
+        assert queue.add("a", after_seconds=0.05)
+        assert not queue.add("a", after_seconds=0.05)
+        await turns()
+        assert handler.handled == ["a"]
+        await asyncio.sleep(0.1)
+        assert handler.handled == ["a", "a"]
+        assert not queue.add("a", after_seconds=7200)
+
+
+async def test_later_addition_meanwhile_waits_after_the_end() -> None:
+    handler = Handler()
+    handler.gate.clear()
+    async with open_queue(handler) as queue:
+        queue.add("a")
+        await turns()
+        assert queue.add("a", after_seconds=0.05)
+        assert not queue.add("a", after_seconds=0.05)
+        handler.gate.set()
+        await turns()
+        assert (handler.handled, queue.waiting) == (["a"], 1)
+        await until_idle(queue)
+    assert handler.handled == ["a", "a"]
+
+
 async def test_error_stops_neither_its_key_nor_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_module, "FAULT_DELAY_SECONDS", 0.01)
     handler = Handler()
