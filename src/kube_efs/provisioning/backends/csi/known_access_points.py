@@ -8,7 +8,7 @@ The answer to a list may be outdated when it arrives. So it does not bring back 
 deleted here since the list began, and does not remove one that was created here since.
 
 An access point holds its IDs until it is deleted. If its directory may still exist after that, its IDs are
-reassigned only when the range has no other free IDs.
+reassigned only when the range has no other free IDs, or after the deletion of many further access points.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +32,8 @@ USER_OF: Final = "user of "
 
 # The duration of the Lease of csi-provisioner: after it, the former leader makes no more calls.
 _FRESH_SECONDS: Final = 15.0
+# For how many deleted access points IDs are held. Each needs 0.7 KB.
+_MOST_RETIRED: Final = 10_000
 # A full file system is tried again after this time, because others delete access points too.
 _FULL_SECONDS: Final = 60.0
 
@@ -81,8 +83,8 @@ class KnownAccessPoints:
         self._by_token: dict[tuple[FileSystemId, str], AccessPointId] = {}
         # The time from which each full file system is tried again.
         self._full: dict[FileSystemId, float] = {}
-        # Deleted access points whose directories may still have their IDs.
-        self._retired: set[AccessPointId] = set()
+        # Deleted access points whose directories may still have their IDs, the last one at the end.
+        self._retired: dict[AccessPointId, None] = {}
         # The beginning of the last answered list of each file system.
         self._listed_at: dict[FileSystemId, float] = {}
         # The access points that were deleted here since the running list of a file system began.
@@ -224,6 +226,8 @@ class KnownAccessPoints:
     def keep(self, found: AccessPoint) -> None:
         """Note an access point that exists; it holds its IDs."""
         found = self._with_token(found)
+        # A list may not have contained it for a while.
+        self._retired.pop(found.access_point_id, None)
         self._known.setdefault(found.file_system_id, {})[found.access_point_id] = found
         if found.client_token:
             self._by_token[found.file_system_id, found.client_token] = found.access_point_id
@@ -238,7 +242,11 @@ class KnownAccessPoints:
     def retire(self, gone: AccessPoint) -> None:
         """Note that the access point was deleted, and that its directory may still have its IDs."""
         self._drop(gone)
-        self._retired.add(gone.access_point_id)
+        self._retired[gone.access_point_id] = None
+        if len(self._retired) > _MOST_RETIRED:
+            oldest = next(iter(self._retired))
+            del self._retired[oldest]
+            self._release(oldest)
 
     def removed(self, gone: AccessPoint) -> None:
         """Note that the access point and its directory were removed, so that its IDs are free."""

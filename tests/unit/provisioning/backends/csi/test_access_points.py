@@ -111,6 +111,22 @@ async def test_file_system_with_a_known_access_point_is_listed_before_one_is_cre
     assert (await scene.create(wanted, OTHER)).user == PosixUser(uid=1002, gid=1002)
 
 
+async def test_deleted_access_points_hold_a_limited_number_of_ids(scene: Scene) -> None:
+    for number in range(10_002):
+        gone = AccessPoint(
+            access_point_id=AccessPointId(f"fsap-{number:017x}"),
+            file_system_id=FS,
+            user=PosixUser(uid=50_000 + number, gid=50_000 + number),
+        )
+        scene.points.known.keep(gone)
+        scene.points.known.retire(gone)
+        if number == 1:
+            # A later list contains it again.
+            scene.points.known.keep(gone)
+    assert len(scene.index.gids) == 10_001
+    assert [bool(scene.index.gids.holders(50_000 + number)) for number in range(3)] == [False, True, True]
+
+
 async def test_file_system_that_is_deleted_while_others_are_listed_is_no_internal_error(scene: Scene) -> None:
     await scene.points.known.loaded(FS)
     list_now = scene.api.list
