@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import structlog
 from lightkube import AsyncClient
 
 from kube_efs.aws.connection import AwsOptions
@@ -22,7 +21,6 @@ from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Accounts
@@ -42,8 +40,6 @@ from kube_efs.provisioning.workers.roots import is_root_of_pod
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.settings.directories import BackendName
 from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics
-
-log = structlog.get_logger(__name__)
 
 # How long an attempt to create a file system waits for AWS. csi-provisioner waits 15 s for an answer.
 _OWN_PATIENCE_SECONDS: Final = 600.0
@@ -71,10 +67,7 @@ class CsiService:
         """List access points regularly, because others create some too, until cancelled."""
         while True:
             await asyncio.sleep(self.refresh_seconds)
-            try:
-                await self.accounts.refresh()
-            except KubeEfsError as error:
-                log.warning("access-points-not-read", reason=str(error))
+            await self.accounts.refresh()
 
 
 async def open_accounts(

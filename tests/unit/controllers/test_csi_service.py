@@ -20,7 +20,7 @@ from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub, IdentityStub
 from kube_efs.model.efs.ids import Region
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import AwsUnavailable, InvalidSetting
+from kube_efs.model.errors import InvalidSetting
 from kube_efs.provisioning.backends.csi.accounts import Accounts
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.settings.loading import load
@@ -31,18 +31,16 @@ Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
 
 class Refreshed(Accounts):
-    """Counts refreshes; the first one fails."""
+    """Counts refreshes."""
 
     def __init__(self) -> None:
         self.looks = 0
 
     async def refresh(self) -> None:
         self.looks += 1
-        if self.looks == 1:
-            raise AwsUnavailable("is away", field="DescribeAccessPoints")
 
 
-async def test_failed_refresh_is_followed_by_the_next(eventually: Eventually) -> None:
+async def test_access_points_are_refreshed_until_the_end(eventually: Eventually) -> None:
     world, accounts = CsiWorld(), Refreshed()
     service = CsiService(volumes=world.volumes, accounts=accounts, refresh_seconds=0.001)
     looking = asyncio.create_task(service.refresh_regularly())

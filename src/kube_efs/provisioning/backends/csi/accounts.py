@@ -118,7 +118,7 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
         return {name: count for points in known for name, count in points.counts.items()}
 
     async def refresh(self) -> None:
-        """List the access points of every account again; raises AwsError."""
+        """List the access points of every account again; a failure is only logged."""
         roles = [
             CrossAccountRole(role_arn=role_arn, external_id=external_id)
             for role_arn, external_id in self._others

@@ -16,16 +16,20 @@ from dataclasses import replace
 from math import inf
 from typing import Final, Protocol
 
+import structlog
+
 from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import AwsNotFound, RemovalRefused
+from kube_efs.model.errors import AwsError, AwsNotFound, RemovalRefused
 from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.gid_ledger import GidIndex
 from kube_efs.single_flight import SingleFlight
+
+log = structlog.get_logger(__name__)
 
 # The prefix of a holder of an ID that is the user ID of an access point.
 USER_OF: Final = "user of "
@@ -174,12 +178,14 @@ class KnownAccessPoints:
         await self._lister(file_system_id)()
 
     async def refresh_known(self) -> None:
-        """List the access points of every file system in use again; raises AwsError."""
+        """List the access points of every file system in use again; a failure is only logged."""
         for file_system_id in list(self._known):
             try:
                 await self.refresh(file_system_id)
             except AwsNotFound:
                 self.forget(file_system_id)
+            except AwsError as error:
+                log.warning("access-points-not-read", file_system=file_system_id, reason=str(error))
 
     def _lister(self, file_system_id: FileSystemId) -> SingleFlight[None]:
         if file_system_id not in self._listers:

@@ -6,14 +6,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 import pytest
 from aiobotocore.session import AioSession
 from prometheus_client import CollectorRegistry
-from tests.unit.provisioning.backends.csi.csi_world import FS, Api, request
+from structlog.testing import capture_logs
+from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, Api, request
 
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.aws.gateway import AwsGateway
+from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.cross_account import CrossAccountRole
-from kube_efs.model.efs.ids import Region
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import AwsUnavailable, KubeEfsError
+from kube_efs.model.errors import AwsNotPermitted, AwsUnavailable, KubeEfsError
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.volume_index import VolumeIndex
@@ -115,6 +117,31 @@ async def test_account_with_known_access_points_stays_without_clients(
     async with accounts.of(FIRST) as account:
         assert account.access_points[EFS] is points
         await call(account)
+
+
+async def test_refresh_continues_after_a_file_system_that_cannot_be_listed(
+    accounts: Accounts, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for role in (None, FIRST):
+        async with accounts.of(role) as account:
+            for number, file_system_id in enumerate([FS, OTHER]):
+                wanted = request(f"{role and role.external_id}-{number}")
+                await account.access_points[EFS].create(wanted, [file_system_id])
+    list_now = api.list
+
+    async def list_some(file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
+        if file_system_id == FS:
+            raise AwsNotPermitted("denies the call", field="DescribeAccessPoints", value=FS)
+        return await list_now(file_system_id)
+
+    monkeypatch.setattr(api, "list", list_some)
+    api.points.clear()
+    with capture_logs() as logs:
+        await accounts.refresh()
+    for role in (None, FIRST):
+        async with accounts.of(role) as account:
+            assert account.access_points[EFS].known.counts[OTHER] == 0
+    assert [(line["event"], line["file_system"]) for line in logs] == [("access-points-not-read", FS)] * 2
 
 
 async def test_account_in_use_stays(accounts: Accounts) -> None:
