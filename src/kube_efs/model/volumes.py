@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.csi.mount_flags import named_access_point
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Directory, Relation, read_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, parse_file_system_id
@@ -90,7 +91,7 @@ class CsiSource:
 
     @property
     def volume_handle(self) -> VolumeHandle | None:
-        """The handle as kube-efs reads it, whatever the driver; None for a malformed one."""
+        """The handle alone as kube-efs reads it, whatever the driver; None for a malformed one."""
         try:
             return parse_volume_handle(self.handle)
         except InvalidValue:
@@ -193,9 +194,21 @@ class Volume:
             return None
 
     @property
+    def entrance(self) -> VolumeHandle | None:
+        """What nodes mount for a volume with a handle as ours, whatever its driver; None for any other.
+
+        The access point may be in the mount options instead of the handle.
+        """
+        handle = self.csi.volume_handle if self.csi is not None else None
+        if handle is None or handle.access_point_id is not None:
+            return handle
+        named = named_access_point(self.mount_options)
+        return handle if named is None else replace(handle, access_point_id=named, base=None)
+
+    @property
     def handle(self) -> VolumeHandle | None:
-        """The handle of a volume of the CSI driver; None for any other volume, and for a malformed handle."""
-        return self.csi.volume_handle if self.csi is not None and self.csi.driver == DRIVER else None
+        """The same for a volume of the CSI driver; None for any other driver."""
+        return self.entrance if self.csi is not None and self.csi.driver == DRIVER else None
 
     @property
     def mounted_nfs(self) -> NfsSource | None:
@@ -240,7 +253,8 @@ def locate(
             if file_system_id is None:
                 return None
             return Location(file_system_id=file_system_id, directory=read_directory(nfs.path))
-        if volume.csi is not None:
+        entrance = volume.entrance
+        if volume.csi is not None and (entrance is None or entrance.access_point_id is None):
             return _locate_handle(volume.csi.handle)
     except InvalidValue:
         return None

@@ -71,7 +71,7 @@ class DataSources:
     async def _of_volume(self, volume: Volume) -> CopySource:
         if volume.csi is not None and volume.csi.driver == DRIVER:
             role = await self._references.role(volume.deletion_secret)
-            return await self.of_handle(parse_volume_handle(volume.csi.handle), role)
+            return await self._of_entrance(volume.handle or parse_volume_handle(volume.csi.handle), role)
         location = self._index.location_of(volume.name)
         if location is None:
             raise NotYet(
@@ -83,7 +83,25 @@ class DataSources:
         return CopySource(location=location)
 
     async def of_handle(self, handle: VolumeHandle, role: CrossAccountRole | None) -> CopySource:
-        """The data of a volume; raises VolumeMissing, InvalidArgument for S3 Files, and AwsError."""
+        """The data of the volume with that handle.
+
+        Its access point may be in its mount options, which snapshots and csi-provisioner do not give. Raises
+        VolumeMissing, InvalidArgument for S3 Files and if several access points are possible, and AwsError.
+        """
+        if handle.access_point_id is None and handle.base is None:
+            sources = [(one, one.csi) for one in self._index.volumes.values() if one.csi is not None]
+            entrances = {one.handle for one, csi in sources if csi.volume_handle == handle and one.handle}
+            if len(entrances) > 1:
+                raise InvalidArgument(
+                    "is the handle of several volumes with different access points in their mount options",
+                    field="data source",
+                    value=str(handle),
+                    remedy="create the volume again with the access point in its handle",
+                )
+            handle = entrances.pop() if entrances else handle
+        return await self._of_entrance(handle, role)
+
+    async def _of_entrance(self, handle: VolumeHandle, role: CrossAccountRole | None) -> CopySource:
         if handle.kind is not FileSystemKind.EFS:
             raise InvalidArgument(
                 "is on S3 Files, whose directories are not copied",

@@ -588,5 +588,5 @@ def _deleted_since(handle: VolumeHandle) -> NotYet:
 
 def _inside(found: AccessPoint, volume: Volume | None) -> Directory:
     """The directory of a volume that uses this access point."""
-    handle = volume.csi.volume_handle if volume and volume.csi else None
+    handle = volume.entrance if volume else None
     return Directory((*found.directory.parts, *handle.directory.parts)) if handle else found.directory

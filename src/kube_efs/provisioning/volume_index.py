@@ -165,13 +165,12 @@ class VolumeIndex:
         return frozenset(self._through.get(access_point_id, ()))
 
     def access_point_of(self, volume: str) -> AccessPointId | None:
-        """The access point in the handle of that volume."""
+        """The access point that nodes mount for that volume."""
         return self._entrances.get(volume)
 
     def volumes_on(self, file_system_id: FileSystemId) -> frozenset[str]:
         """Every volume that is known to be on the file system, in any form; it reads all volumes."""
-        # Also volumes of other drivers, if their handle reads as one of ours: they must not lose data.
-        handles = {name: one.csi.volume_handle for name, one in self._volumes.items() if one.csi}
+        handles = {name: one.entrance for name, one in self._volumes.items()}
         by_handle = {
             name for name, handle in handles.items() if handle and handle.file_system_id == file_system_id
         }
@@ -181,8 +180,7 @@ class VolumeIndex:
     def has_access_points(self, file_system_id: FileSystemId) -> bool:
         """Whether any volume uses an access point of the file system; it reads all volumes."""
         names = [name for names in self._through.values() for name in names]
-        sources = (self._volumes[name].csi for name in names if name in self._volumes)
-        handles = (source.volume_handle for source in sources if source is not None)
+        handles = (self._volumes[name].entrance for name in names if name in self._volumes)
         return any(handle is not None and handle.file_system_id == file_system_id for handle in handles)
 
     def empty_copy(self) -> "VolumeIndex":
@@ -376,7 +374,8 @@ class VolumeIndex:
             self.directories.add(location, volume.name)
         elif volume.storage_class != ROOT_CLASS and (directory := unlocated_directory(volume)) is not None:
             self.unlocated[volume.name] = directory
-        handle = volume.csi.volume_handle if volume.csi is not None else None
+        # Also volumes of other drivers, if their handle reads as one of ours: they must not lose data.
+        handle = volume.entrance
         if handle is not None and handle.kind is FileSystemKind.S3_FILES:
             is_new = handle.file_system_id not in self._s3_files.values()
             self._s3_files[volume.name] = handle.file_system_id

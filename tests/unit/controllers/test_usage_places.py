@@ -1,5 +1,7 @@
 """The location of the data of volumes with access points."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld, request
 
@@ -21,6 +23,8 @@ async def test_volume_is_located_at_the_root_of_its_access_point() -> None:
     access_point_id = made.handle.access_point_id
     below = await places.locate(volume(f"{FS}:/logs:{access_point_id}"))
     assert str(below) == f"{FS}:/teams/pvc-1/logs"
+    by_option = replace(volume(f"{FS}:/logs"), mount_options=(f"accesspoint={access_point_id}",))
+    assert await places.locate(by_option) == below
 
 
 @pytest.mark.parametrize(

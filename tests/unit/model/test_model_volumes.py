@@ -9,6 +9,7 @@ from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import CsiSource, Location, NfsSource, Volume, locate, unlocated_directory
 
 FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")
+POINT = "fsap-0123abcd"
 
 
 TARGETS = TunnelTargets(
@@ -132,8 +133,35 @@ def test_handle_is_that_of_a_volume_of_the_driver(
     source: CsiSource | None, *, of_driver: bool, of_any_driver: bool
 ) -> None:
     handle = parse_volume_handle("fs-0123abcd:/a")
-    assert Volume(name="v", csi=source).handle == (handle if of_driver else None)
-    assert (source and source.volume_handle) == (handle if of_any_driver else None)
+    volume = Volume(name="v", csi=source)
+    assert volume.handle == (handle if of_driver else None)
+    assert volume.entrance == (handle if of_any_driver else None)
+
+
+@pytest.mark.parametrize(
+    ("handle", "options", "entrance"),
+    [
+        pytest.param("fs-0123abcd", ("tls", f"accesspoint={POINT}"), f"::{POINT}", id="an option"),
+        pytest.param("fs-0123abcd", (f"tls, AccessPoint={POINT.upper()}",), f"::{POINT}", id="as nodes read"),
+        pytest.param("fs-0123abcd:/a", (f"accesspoint={POINT}",), f":/a:{POINT}", id="path below its root"),
+        pytest.param(
+            "efs:fs-0123abcd:/a/./b", (f"accesspoint={POINT}",), f":/a/b:{POINT}", id="without a base"
+        ),
+        pytest.param(
+            f"fs-0123abcd::{POINT}", ("accesspoint=fsap-89abcdef",), f"::{POINT}", id="beside the handle's"
+        ),
+        pytest.param("fs-0123abcd:/a", ("accesspoint=x",), ":/a", id="malformed"),
+        pytest.param("fs-0123abcd:/a", ("port=1", f"accesspoint={POINT}"), f":/a:{POINT}", id="refused"),
+    ],
+)
+def test_access_point_in_the_mount_options_is_the_entrance(
+    handle: str, options: tuple[str, ...], entrance: str
+) -> None:
+    volume = Volume(name="v", csi=CsiSource(handle=handle), mount_options=options)
+    assert str(volume.entrance) == f"efs:fs-0123abcd{entrance}"
+    assert volume.handle == volume.entrance
+    has_access_point = POINT in entrance
+    assert (locate(volume, TARGETS) is None) is has_access_point
 
 
 @pytest.mark.parametrize(

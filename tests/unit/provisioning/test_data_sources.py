@@ -1,6 +1,6 @@
 """The data of claims, volumes and snapshots, on the embedded API server."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +41,7 @@ POINT = AccessPoint(
 )
 HERE = ClaimReference(namespace="team", name="source", uid=ClaimUid("s"))
 CSI = Volume(name="pv", claim=HERE, csi=CsiSource(handle=f"{FS}:/data"))
+BY_OPTION = replace(CSI, mount_options=("tls", "accesspoint=fsap-0123456789abcdef0"))
 
 
 class _Claims(ClaimStore):
@@ -77,6 +78,7 @@ def sources(
     volume: Volume = CSI,
     *claims: Claim,
     point: AccessPoint | None = POINT,
+    others: Sequence[Volume] = (),
     roles: list[CrossAccountRole | None] | None = None,
 ) -> DataSources:
     async def find(handle: VolumeHandle, role: CrossAccountRole | None) -> AccessPoint | None:
@@ -84,7 +86,8 @@ def sources(
         return point
 
     index = VolumeIndex()
-    index.put_volume(volume)
+    for one in (volume, *others):
+        index.put_volume(one)
     return DataSources(
         claims=_Claims(*(claims or (SOURCE,))),
         volumes=_Volumes(volume),
@@ -110,6 +113,13 @@ def sources(
                 location=replace(PLACE, directory=parse_directory("/data/sub")), owner=FileOwner(uid=7, gid=8)
             ),
             id="directory of an access point",
+        ),
+        pytest.param(
+            replace(BY_OPTION, csi=CsiSource(handle=f"{FS}:/sub")),
+            CopySource(
+                location=replace(PLACE, directory=parse_directory("/data/sub")), owner=FileOwner(uid=7, gid=8)
+            ),
+            id="directory of an access point in the mount options",
         ),
         pytest.param(
             Volume(
@@ -200,3 +210,21 @@ async def test_missing_access_point_is_reported(kube: AsyncClient) -> None:
     handle = parse_volume_handle(f"{FS}::fsap-0123456789abcdef0")
     with pytest.raises(VolumeMissing, match="no longer has an access point"):
         await sources(kube, point=None).of_handle(handle, None)
+
+
+async def test_volume_of_a_handle_may_name_its_access_point_in_the_mount_options(kube: AsyncClient) -> None:
+    """Snapshots and csi-provisioner name only the handle."""
+    handle = parse_volume_handle(f"{FS}:/data")
+    found = await sources(kube, BY_OPTION).of_handle(handle, None)
+    assert (str(found.location), found.owner) == (f"{FS}:/data/data", FileOwner(uid=7, gid=8))
+
+
+async def test_handle_of_volumes_with_different_access_points_is_not_copied(kube: AsyncClient) -> None:
+    handle = parse_volume_handle(f"{FS}:/data")
+    both = sources(kube, BY_OPTION, others=(replace(CSI, name="other"),))
+    with pytest.raises(InvalidArgument, match="is the handle of several volumes"):
+        await both.of_handle(handle, None)
+    # A claim names one of them.
+    found = await both.of_claim(WANTED)
+    assert found is not None
+    assert str(found.location) == f"{FS}:/data/data"

@@ -56,12 +56,20 @@ def access_point(path: str, file_system_id: FileSystemId = FS1) -> AccessPoint:
     return AccessPoint(access_point_id=POINT, file_system_id=file_system_id, directory=parse_directory(path))
 
 
-def lead_through(world: World, path: str) -> None:
-    """Add a volume on ``FS`` that uses that path below the root of the access point."""
+def lead_through(world: World, path: str, options: tuple[str, ...] = ()) -> None:
+    """Add a volume on ``FS`` that uses that path below the root of the access point.
+
+    The access point is in the handle, or else in the mount options.
+    """
     target = TunnelTarget(file_system_id=FS, port=20500)
     world.index.targets = TunnelTargets(targets={**world.index.targets.targets, FS: target})
+    handle = f"{FS}:{path}" if options else f"{FS}:{path}:{POINT}"
     through = Volume(
-        name="through", uid="t", phase=VolumePhase.BOUND, csi=CsiSource(handle=f"{FS}:{path}:{POINT}")
+        name="through",
+        uid="t",
+        phase=VolumePhase.BOUND,
+        csi=CsiSource(handle=handle),
+        mount_options=options,
     )
     world.add(ON_FS, through)
 
@@ -101,14 +109,22 @@ async def test_access_point_above_or_beside_blocks_no_removal(world: World, path
     assert done.data is DataFate.REMOVED
 
 
+@pytest.mark.parametrize("options", [(), ("tls", f"accesspoint={POINT}")], ids=["handle", "mount options"])
 @pytest.mark.parametrize(
-    ("path", "data"), [("/example", DataFate.SHARED), ("/other", DataFate.REMOVED), ("", DataFate.REMOVED)]
+    ("path", "data"),
+    [
+        ("/example", DataFate.SHARED),
+        ("/other", DataFate.REMOVED),
+        ("", DataFate.REMOVED),
+        # From the root of the file system, this would be the removed directory.
+        ("/team/example", DataFate.REMOVED),
+    ],
 )
 async def test_volume_path_is_relative_to_the_root_of_its_access_point(
-    world: World, path: str, data: DataFate
+    world: World, path: str, data: DataFate, options: tuple[str, ...]
 ) -> None:
     world.access_points.append(access_point("/team", FS))
-    lead_through(world, path)
+    lead_through(world, path, options)
     done = await world.engine.reclaim(ON_FS)
     assert done is not None
     assert done.data is data

@@ -5,6 +5,7 @@ The flags for S3 Files are those of ``mount.s3files``: zones have IDs, and the v
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -139,6 +140,15 @@ def parse_mount_flags(flags: Sequence[str], kind: FileSystemKind = FileSystemKin
     _check_together(own)
     warnings += _ineffective(own)
     return _mount_flags(own, tuple(others), tuple(warnings))
+
+
+def named_access_point(flags: Iterable[str]) -> AccessPointId | None:
+    """The access point among the flags; None without a valid one. The other flags are not checked."""
+    with suppress(InvalidArgument):
+        for flag in _single_flags(flags):
+            if flag.name == "accesspoint" and flag.value:
+                return parse_access_point_id(flag.value.lower(), field=_FIELD)
+    return None
 
 
 def _single_flags(flags: Iterable[str]) -> Iterator[_Flag]:

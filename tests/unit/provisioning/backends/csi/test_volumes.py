@@ -177,20 +177,28 @@ async def test_access_point_of_another_file_system_is_not_deleted() -> None:
 
 
 @pytest.mark.parametrize(
-    "form", ["efs:{}::{}", "{}::{}", "efs:{}:/below:{}"], ids=["same", "older form", "with a path"]
+    ("form", "option"),
+    [
+        pytest.param("efs:{}::{}", "tls", id="same"),
+        pytest.param("{}::{}", "tls", id="older form"),
+        pytest.param("efs:{}:/below:{}", "tls", id="with a path"),
+        pytest.param("{}", "tls,accesspoint={}", id="in the mount options"),
+    ],
 )
-async def test_access_point_is_kept_while_another_volume_uses_it(form: str) -> None:
-    world = CsiWorld()
+async def test_access_point_is_kept_while_another_volume_uses_it(form: str, option: str) -> None:
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     handle = (await world.volumes.create(request())).handle
     world.note("going", handle, **LEAVING)
     other = form.format(handle.file_system_id, handle.access_point_id)
-    world.note("staying", other)
+    options = (option.format(handle.access_point_id),)
+    world.note("staying", other, mount_options=options)
 
     with pytest.raises(RemovalRefused, match="also leads to the data of volume staying") as caught:
         await world.volumes.delete(handle)
     assert caught.value.value == handle.access_point_id
+    assert not world.folders.removed
 
-    world.note("staying", other, **LEAVING)
+    world.note("staying", other, mount_options=options, **LEAVING)
     await world.volumes.delete(handle)
     assert not world.api.points
 
