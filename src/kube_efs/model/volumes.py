@@ -244,12 +244,13 @@ def locate(
 
     ``targets`` give the file system for a loopback port or the address of a mount target, ``servers`` for any
     other name of a server. The annotation of the volume takes precedence over its port, because volumes from
-    before an installation may have the port of another file system. Paths are normalized as the kernel does,
-    because this function also finds the volumes whose data a removal would affect.
+    before an installation may have the port of another file system. For another server, it only counts if the
+    server is not known. Paths are normalized as the kernel does, because this function also finds the volumes
+    whose data a removal would affect.
     """
     try:
         if (nfs := volume.mounted_nfs) is not None:
-            file_system_id = servers.get(nfs.server) or _behind(volume, nfs, targets)
+            file_system_id = servers.get(nfs.server) or _behind(volume, nfs, targets) or volume.annotated
             if file_system_id is None:
                 return None
             return Location(file_system_id=file_system_id, directory=read_directory(nfs.path))

@@ -145,9 +145,12 @@ class VolumeIndex:
 
     @targets.setter
     def targets(self, targets: TunnelTargets) -> None:
+        moved = {port for _, port in targets.ports.items() ^ self._targets.ports.items()}
         self._targets = targets
-        # Volumes without our annotation are located by port or address. Both may now have another owner.
-        for volume in [volume for volume in self._volumes.values() if volume.annotated is None]:
+        # Ports and addresses may now have another owner.
+        at_ports = [one for one in self._behind_ports.values() if one.port in moved] if moved else []
+        others = (one for name, one in self._volumes.items() if name not in self._behind_ports)
+        for volume in (*at_ports, *(one for one in others if one.mounted_nfs is not None)):
             self._locate(volume)
 
     @property

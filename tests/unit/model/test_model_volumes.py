@@ -87,6 +87,21 @@ def test_volume_port_is_read_from_its_mount_options(options: tuple[str, ...], po
         ),
         pytest.param(Volume(name="v", nfs=nfs("/a", server="10.0.0.5")), None, id="another address"),
         pytest.param(
+            Volume(name="v", nfs=nfs("/a", server="10.0.0.5"), file_system_id="fs-2"),
+            "fs-2:/a",
+            id="another address with an annotation",
+        ),
+        pytest.param(
+            Volume(name="v", nfs=nfs("/a", server="efs.example.com"), file_system_id="fs-2"),
+            "fs-2:/a",
+            id="a name with an annotation",
+        ),
+        pytest.param(
+            Volume(name="v", nfs=nfs("/a", server="10.0.0.4"), file_system_id="fs-2"),
+            "fs-1:/a",
+            id="an address of a mount target takes precedence over the annotation",
+        ),
+        pytest.param(
             Volume(name="v", nfs=nfs("/a", server="fs-1.efs.example")),
             None,
             id="DNS name that is too short",

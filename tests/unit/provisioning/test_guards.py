@@ -527,6 +527,19 @@ async def test_volume_of_an_unknown_file_system_keeps_data_of_the_same_path(
         assert done.data is DataFate.REMOVED
 
 
+@pytest.mark.parametrize("server", ["127.0.0.1", "10.9.9.9", "nas.example.com"])
+@pytest.mark.parametrize(("annotation", "data"), [("fs-1", DataFate.SHARED), ("fs-2", DataFate.REMOVED)])
+async def test_annotation_gives_the_file_system_of_any_server(
+    world: World, server: str, annotation: str, data: DataFate
+) -> None:
+    """It is the remedy in the refusal above."""
+    source = NfsSource(server=server, path="/team/example")
+    world.add(replace(SHARER, nfs=source, mount_options=(), file_system_id=annotation))
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.data is data
+
+
 async def test_unnoticed_deletion_of_volumes_of_unknown_file_systems_blocks_no_removal(world: World) -> None:
     for number in range(3):
         gone = replace(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kube_efs.model.claims import ReclaimPolicy, StorageClass
 from kube_efs.model.efs.directories import Directory, Relation, parse_directory
-from kube_efs.model.efs.ids import ClaimUid, FileSystemId
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId, SubnetId
 from kube_efs.model.efs.targets import PortUse, TunnelTarget, TunnelTargets
 from kube_efs.model.errors import GidRangeFull, GidTaken, WorkerFailed, WorkerRefused
 from kube_efs.model.gids import GidRange
@@ -285,6 +285,15 @@ def test_location_of_a_volume_without_annotation_follows_the_ports() -> None:
     index.targets = TunnelTargets()
     assert index.location_of("pv") is None
     assert index.directories.sharers(at("/team/data", FS2), "") == frozenset()
+
+
+def test_known_address_takes_precedence_over_the_annotation_from_then_on() -> None:
+    index = VolumeIndex()
+    index.put_volume(static("pv", server="10.0.0.4", annotation="fs-1"))
+    assert index.location_of("pv") == at("/team/data", FS1)
+    found = TunnelTarget(file_system_id=FS2, port=20490, address_by_subnet={SubnetId("subnet-1"): "10.0.0.4"})
+    index.targets = TunnelTargets(targets={FS2: found})
+    assert index.location_of("pv") == at("/team/data", FS2)
 
 
 def test_settings_identify_a_server_with_a_custom_name() -> None:
