@@ -86,6 +86,7 @@ class ClaimController(Controller[ClaimUid]):
         self._begun: dict[ClaimUid, Plan] = {}
         self._pauses: dict[ClaimUid, float] = {}
         self._outlasted = asyncio.Event()
+        index.on_volume_gone = self._volume_gone
 
     def listed(self, claims: Sequence[Claim]) -> None:
         """Replace the known claims with a full list."""
@@ -123,6 +124,11 @@ class ClaimController(Controller[ClaimUid]):
         self._stop_waiting(claim.uid)
         if claim.uid in self._begun:
             self._queue.add(claim.uid)
+
+    def _volume_gone(self, uid: ClaimUid) -> None:
+        """The volume of the claim was deleted, or has another claim now."""
+        if uid in self._pending:
+            self._queue.add(uid)
 
     def class_changed(self, name: str) -> None:
         """A storage class is new or has changed."""

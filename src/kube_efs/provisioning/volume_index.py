@@ -31,7 +31,7 @@ from kube_efs.model.efs.ids import ClaimUid, FileSystemId, VpcId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import PortUse, TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volumes import Location, Volume, locate, unlocated_directory
+from kube_efs.model.volumes import Location, Volume, VolumePhase, locate, unlocated_directory
 from kube_efs.provisioning.gid_ledger import GidLedger
 
 # The port of an NFS mount without the option port.
@@ -111,6 +111,8 @@ class VolumeIndex:
         # By name, the volumes of the roots of file systems.
         self.roots: dict[str, Volume] = {}
         self._by_claim: dict[ClaimUid, str] = {}
+        # Called with each claim that no longer has its volume, and may exist.
+        self.on_volume_gone: Callable[[ClaimUid], object] = lambda _: None
         self._locations: dict[str, Location] = {}
         # The directories of NFS volumes that may be on any file system.
         self.unlocated: dict[str, Directory] = {}
@@ -346,7 +348,7 @@ class VolumeIndex:
             is_retained = volume.reclaim_policy is ReclaimPolicy.RETAIN
             (self._retained.add if is_retained else self._retained.discard)(volume.uid)
         is_new = volume.name not in self._volumes
-        self._unlink(volume.name)
+        self._unlink(volume.name, successor=volume)
         self._volumes[volume.name] = volume
         if volume.storage_class == ROOT_CLASS:
             self.roots[volume.name] = volume
@@ -388,12 +390,16 @@ class VolumeIndex:
             self._entrances[volume.name] = handle.access_point_id
             self._through[handle.access_point_id].add(volume.name)
 
-    def _unlink(self, name: str) -> None:
+    def _unlink(self, name: str, successor: Volume | None = None) -> None:
         volume = self._volumes.pop(name, None)
         self.roots.pop(name, None)
         claim = volume.claim.uid if volume and volume.claim else None
-        if claim and self._by_claim.get(claim) == name:
+        if volume and claim and self._by_claim.get(claim) == name:
             del self._by_claim[claim]
+            is_kept = successor is not None and successor.claim is not None and successor.claim.uid == claim
+            # The claim of a Released volume is deleted, although watches may not show this yet.
+            if not is_kept and volume.phase is not VolumePhase.RELEASED:
+                self.on_volume_gone(claim)
         self._unlocate(name)
 
     def _unlocate(self, name: str) -> None:

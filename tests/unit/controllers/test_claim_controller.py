@@ -164,6 +164,29 @@ async def test_claim_that_needs_no_volume_gets_none(seen: Claim) -> None:
         assert (here.volumes, here.told.lines) == ([], [])
 
 
+async def test_claim_is_served_again_if_its_volume_goes_before_it_is_bound() -> None:
+    async with scene() as here:
+        await here.see(claim())
+        volume = here.world.store.volumes.popitem()[1]
+        here.world.index.drop_volume(volume)
+        await here.rest()
+        assert here.volumes == ["u1"]
+
+
+async def test_claim_is_served_again_if_a_list_has_no_volume_for_it() -> None:
+    """Both watches list again after etcd was restored, that of claims first."""
+    async with scene() as here:
+        await here.see(claim())
+        here.world.index.put_volume(here.world.store.volumes.popitem()[1])
+        await here.see(replace(claim(), phase=ClaimPhase.BOUND))
+        here.claims.listed([claim()])
+        await here.rest()
+        assert here.volumes == []
+        here.world.index.replace_volumes([])
+        await here.rest()
+        assert here.volumes == ["u1"]
+
+
 async def test_refusal_is_reported_once() -> None:
     async with scene() as here:
         await here.see(NAMELESS)

@@ -110,6 +110,25 @@ def test_event_of_an_older_volume_of_the_same_name_changes_nothing() -> None:
     assert index.volumes == {"pv": volume("pv", uid="new")}
 
 
+def test_claim_without_its_volume_is_reported() -> None:
+    index = VolumeIndex()
+    without: list[str] = []
+    index.on_volume_gone = without.append
+    for one in ("dropped", "forgotten", "removed", "given away", "missing in the list"):
+        index.put_volume(volume(one, claim=one))
+        index.put_volume(replace(volume(one, claim=one), phase=VolumePhase.BOUND))
+    assert without == []
+    index.drop_volume(volume("dropped"))
+    index.forget_volume("forgotten")
+    index.removed_volume(volume("removed"), with_directory=True)
+    index.put_volume(volume("given away", claim="another"))
+    index.replace_volumes([volume("given away", claim="another")])
+    released = replace(volume("released", claim="deleted"), phase=VolumePhase.RELEASED)
+    index.put_volume(released)
+    index.drop_volume(released)
+    assert without == ["dropped", "forgotten", "removed", "given away", "missing in the list"]
+
+
 def test_late_event_does_not_restore_a_removed_volume() -> None:
     index = VolumeIndex()
     index.put_volume(volume("pv"))
