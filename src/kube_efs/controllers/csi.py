@@ -1,7 +1,7 @@
 """Volumes of the CSI driver: served here, or through a socket by csi-provisioner."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.csi.access_point_tags import TagPolicy
 from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.cross_account import CrossAccountRole
-from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
@@ -176,9 +176,11 @@ def guards_of(
 ) -> Guards:
     """The guards of all removals of a process; they list the access points in AWS at each check."""
 
-    async def roots(location: Location, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
+    async def roots(
+        location: Location, role: CrossAccountRole | None, named: Collection[AccessPointId]
+    ) -> Sequence[AccessPoint]:
         async with accounts.of(role) as account:
-            return await account.access_points[location.kind].known.roots(location.file_system_id)
+            return await account.access_points[location.kind].known.roots(location.file_system_id, named)
 
     is_of_worker = partial(is_root_of_pod, namespace=settings.namespace)
     return Guards(index=index, store=store, roots=roots, is_of_worker=is_of_worker)

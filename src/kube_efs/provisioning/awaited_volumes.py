@@ -16,6 +16,7 @@ from typing import Final
 
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.directories import Relation
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.volume_index import VolumeIndex
 
@@ -38,6 +39,11 @@ class AwaitedVolumes:
     def forget(self, handle: VolumeHandle) -> None:
         """Forget the volumes of exactly this handle, because it was removed."""
         self._volumes = {name: one for name, one in self._volumes.items() if one != handle}
+
+    def access_points(self, file_system_id: FileSystemId) -> frozenset[AccessPointId]:
+        """The access points of awaited volumes on the file system."""
+        handles = (one for one in self._volumes.values() if one.file_system_id == file_system_id)
+        return frozenset(one.access_point_id for one in handles if one.access_point_id is not None)
 
     def using(
         self, access_point_id: AccessPointId | None, place: Location | None

@@ -189,8 +189,13 @@ class Order:
 class AccessPointRoots(Protocol):
     """Lists the access points of the location's file system in AWS; raises AwsError."""
 
-    async def __call__(self, location: Location, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
-        """All access points; ``role`` belongs to the account of the file system."""
+    async def __call__(
+        self, location: Location, role: CrossAccountRole | None, named: Collection[AccessPointId]
+    ) -> Sequence[AccessPoint]:
+        """All access points; ``role`` belongs to the account of the file system.
+
+        Each of ``named`` is missing only if AWS says that it does not exist.
+        """
 
 
 class DirectoryReservations:
@@ -427,7 +432,7 @@ class Guards:
         """
         location = Location(file_system_id=found.file_system_id, directory=Directory())
         await self._check_unlocated(location, itself, view, addresses=found.addresses)
-        roots = await self._roots(location, None) if self._roots else ()
+        roots = await self._roots(location, None, ()) if self._roots else ()
         others = {one.access_point_id for one in roots}
         if point is not None:
             others.discard(point.handle.access_point_id or AccessPointId(""))
@@ -537,7 +542,10 @@ class Guards:
             return ()
         file_system_id = removed.location.file_system_id
         try:
-            return await self._roots(removed.location, removed.role)
+            # An awaited volume that watches have shown since the view was listed is only in the index.
+            in_use = (one.access_points_in_use(file_system_id) for one in (view, self._index))
+            named = self.awaited.access_points(file_system_id).union(*in_use)
+            return await self._roots(removed.location, removed.role, named)
         except (AwsNotFound, AwsNotPermitted) as error:
             # The IAM policies of the older provisioners do not allow this call. They never made it, and it is
             # not necessary as long as no volume of the cluster uses an access point. A file system that AWS

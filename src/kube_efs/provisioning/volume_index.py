@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
-from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.efs.file_systems import Discovery
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, VpcId
@@ -123,8 +123,8 @@ class VolumeIndex:
         self._behind_ports: dict[str, Volume] = {}
         # Called with each of them that is new.
         self.on_port_used: Callable[[Volume], None] = lambda _: None
-        # The access point of each volume by name; and the other way round.
-        self._entrances: dict[str, AccessPointId] = {}
+        # What nodes mount for each volume with an access point, by name; and the other way round.
+        self._entrances: dict[str, VolumeHandle] = {}
         self._through: defaultdict[AccessPointId, set[str]] = defaultdict(set)
         # The file system of S3 Files of each volume by name.
         self._s3_files: dict[str, FileSystemId] = {}
@@ -171,7 +171,8 @@ class VolumeIndex:
 
     def access_point_of(self, volume: str) -> AccessPointId | None:
         """The access point that nodes mount for that volume."""
-        return self._entrances.get(volume)
+        entrance = self._entrances.get(volume)
+        return entrance.access_point_id if entrance else None
 
     def volumes_on(self, file_system_id: FileSystemId) -> frozenset[str]:
         """Every volume that is known to be on the file system, in any form; it reads all volumes."""
@@ -184,9 +185,20 @@ class VolumeIndex:
 
     def has_access_points(self, file_system_id: FileSystemId) -> bool:
         """Whether any volume uses an access point of the file system; it reads all volumes."""
-        names = [name for names in self._through.values() for name in names]
-        handles = (self._volumes[name].entrance for name in names if name in self._volumes)
-        return any(handle is not None and handle.file_system_id == file_system_id for handle in handles)
+        return any(one.file_system_id == file_system_id for one in self._entrances.values())
+
+    def access_points_in_use(self, file_system_id: FileSystemId) -> frozenset[AccessPointId]:
+        """The access points of the file system's volumes that must stay; it reads all volumes.
+
+        This includes volumes that are being created.
+        """
+        return frozenset(
+            one.access_point_id
+            for name, one in self._entrances.items()
+            if one.file_system_id == file_system_id
+            and one.access_point_id is not None
+            and not ((volume := self._volumes.get(name)) and volume.to_be_reclaimed)
+        )
 
     def empty_copy(self) -> "VolumeIndex":
         """An empty index that locates volumes as this one does."""
@@ -387,7 +399,7 @@ class VolumeIndex:
             if is_new:
                 self.on_s3_file_system()
         if handle is not None and handle.access_point_id is not None:
-            self._entrances[volume.name] = handle.access_point_id
+            self._entrances[volume.name] = handle
             self._through[handle.access_point_id].add(volume.name)
 
     def _unlink(self, name: str, successor: Volume | None = None) -> None:
@@ -409,7 +421,8 @@ class VolumeIndex:
         location = self._locations.pop(name, None)
         if location is not None:
             self.directories.discard(location, name)
-        access_point_id = self._entrances.pop(name, None)
+        access_point_id = self.access_point_of(name)
+        self._entrances.pop(name, None)
         if access_point_id is not None:
             self._through[access_point_id].discard(name)
             if not self._through[access_point_id]:

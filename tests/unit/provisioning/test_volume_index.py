@@ -236,6 +236,29 @@ def static(
     )
 
 
+def test_access_points_are_in_use_except_those_that_go_with_their_volumes() -> None:
+    index = VolumeIndex()
+    here, other = "fs-0123456789abcdef0", "fs-0123456789abcdef1"
+
+    def through(name: str, file_system_id: str, point: str) -> Volume:
+        return Volume(name=name, uid=name, csi=CsiSource(handle=f"{file_system_id}::fsap-0000000{point}"))
+
+    index.put_volume(through("bound", here, "1"))
+    going = replace(
+        through("going", here, "2"), phase=VolumePhase.RELEASED, reclaim_policy=ReclaimPolicy.DELETE
+    )
+    index.put_volume(going)
+    index.put_volume(replace(going, name="kept", uid="kept", reclaim_policy=ReclaimPolicy.RETAIN))
+    index.put_volume(through("elsewhere", other, "3"))
+    index.expect_volume(through("being created", here, "4"))
+    index.put_volume(through("deleted", here, "5"))
+    index.forget_volume("deleted")
+    in_use = index.access_points_in_use(FileSystemId(here))
+    assert in_use == {"fsap-00000001", "fsap-00000002", "fsap-00000004"}
+    index.forget_volume("kept")
+    assert index.access_points_in_use(FileSystemId(here)) == {"fsap-00000001", "fsap-00000004"}
+
+
 def test_index_maps_ports_to_file_systems() -> None:
     index = VolumeIndex()
     for one in (

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,6 +13,7 @@ from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.directory_volumes import DirectoryProvisioner
 from kube_efs.model.efs.directories import (
     Directory,
@@ -260,7 +261,9 @@ class World:
         """Record the file system that was chosen for the claim."""
         self.choices[claim.uid] = file_system_id
 
-    async def roots(self, location: Location, role: CrossAccountRole | None) -> list[AccessPoint]:
+    async def roots(
+        self, location: Location, role: CrossAccountRole | None, named: Collection[AccessPointId]
+    ) -> list[AccessPoint]:
         """The access points of the file system, as AWS lists them."""
         await self.moment("before roots")
         return [one for one in self.access_points if one.file_system_id == location.file_system_id]

@@ -11,7 +11,7 @@ An access point holds its IDs until it is deleted. If its directory may still ex
 reassigned only when the range has no other free IDs, or after the deletion of many further access points.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Final, Protocol
@@ -157,13 +157,19 @@ class KnownAccessPoints:
             )
         return found
 
-    async def roots(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
+    async def roots(
+        self, file_system_id: FileSystemId, named: Collection[AccessPointId] = ()
+    ) -> tuple[AccessPoint, ...]:
         """The access points of the file system except those being deleted; raises AwsError.
 
-        They come from a list that begins after this call. All calls during a list share the next one.
+        They come from a list that begins after this call. All calls during a list share the next one. A list
+        may omit a new access point, so each of ``named`` that it omits is read by its ID.
         """
         await self.refresh(file_system_id)
-        return tuple(one for one in self._known[file_system_id].values() if not one.leaving)
+        listed = dict(self._known[file_system_id])
+        omitted = [await self.get(one, file_system_id) for one in sorted(named) if one not in listed]
+        of_file_system = (one for one in omitted if one and one.file_system_id == file_system_id)
+        return tuple(one for one in (*listed.values(), *of_file_system) if not one.leaving)
 
     async def loaded(self, file_system_id: FileSystemId) -> None:
         """Wait until the access points of the file system are known; raises AwsError."""

@@ -58,6 +58,7 @@ class Api(AwsAccessPoints):
         self.calls: Counter[str] = Counter()
         self.faults: dict[str, KubeEfsError] = {}
         self.hidden = False  # from listings
+        self.omitted: set[AccessPointId] = set()  # likewise, each
         self.lost: set[str] = set()
 
     def call(self, name: str) -> None:
@@ -75,7 +76,8 @@ class Api(AwsAccessPoints):
         self.call("list")
         if self.hidden:
             return ()
-        return tuple(one for one in self.points.values() if one.file_system_id == file_system_id)
+        found = (one for point, one in self.points.items() if point not in self.omitted)
+        return tuple(one for one in found if one.file_system_id == file_system_id)
 
     async def get(self, access_point_id: AccessPointId, _file_system_id: FileSystemId) -> AccessPoint:
         self.call("get")
@@ -377,11 +379,12 @@ class CsiWorld:
             clock=clock,
         )
 
-    async def roots(self, location: Location, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
-        """The access points of the file system, as AWS lists them."""
-        api = self.s3_api if location.kind is FileSystemKind.S3_FILES else self.api
-        self.accounts.roles.append(role)
-        return await api.list(location.file_system_id)
+    async def roots(
+        self, location: Location, role: CrossAccountRole | None, named: Collection[AccessPointId]
+    ) -> Sequence[AccessPoint]:
+        """The access points of the file system, as for the guards of the controller."""
+        account = await self.accounts.of(role)
+        return await account.access_points[location.kind].known.roots(location.file_system_id, named)
 
     @property
     def account_roles(self) -> set[CrossAccountRole | None]:

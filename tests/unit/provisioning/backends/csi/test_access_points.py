@@ -549,6 +549,22 @@ async def test_roots_omit_access_points_being_deleted(scene: Scene) -> None:
     assert await scene.points.known.roots(FS) == ()
 
 
+async def test_roots_contain_what_a_list_omits_unless_aws_says_that_it_does_not_exist(scene: Scene) -> None:
+    listed, omitted = await scene.create(request("pvc-1")), await scene.create(request("pvc-2"))
+    elsewhere = replace(omitted, access_point_id=AccessPointId("fsap-9"), file_system_id=OTHER)
+    scene.api.points[elsewhere.access_point_id] = elsewhere
+    scene.api.omitted.add(omitted.access_point_id)
+    assert await scene.points.known.roots(FS) == (listed,)
+    gone = AccessPointId("fsap-0")
+    named = {listed.access_point_id, omitted.access_point_id, elsewhere.access_point_id, gone}
+    gets = scene.api.calls["get"]
+    assert await scene.points.known.roots(FS, named) == (listed, omitted)
+    assert scene.api.calls["get"] - gets == 3
+    scene.api.faults["get"] = AwsUnavailable("is away", field="get")
+    with pytest.raises(AwsUnavailable):
+        await scene.points.known.roots(FS, named)
+
+
 async def test_list_does_not_undo_concurrent_changes(scene: Scene) -> None:
     leaving = await scene.create(request("pvc-1", **NARROW))
     slow = Slow(scene)

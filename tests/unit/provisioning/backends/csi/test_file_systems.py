@@ -1,7 +1,7 @@
 """File systems for claims: one or none, if any call to AWS fails, and if another process does the same."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument, Vo
 from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import FileSystemOwner, Stage
 from kube_efs.model.csi.root_directories import VolumeOrigin
-from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import (
@@ -119,8 +119,10 @@ class Driver:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def _roots(self, location: Location, role: CrossAccountRole | None) -> tuple[AccessPoint, ...]:
-        return await self._points.known.roots(location.file_system_id)
+    async def _roots(
+        self, location: Location, role: CrossAccountRole | None, named: Collection[AccessPointId]
+    ) -> Sequence[AccessPoint]:
+        return await self._points.known.roots(location.file_system_id, named)
 
     async def create(self, wanted: VolumeRequest) -> VolumeHandle:
         """The volume of an existing claim, and its object in the cluster."""

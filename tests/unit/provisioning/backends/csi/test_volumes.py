@@ -203,6 +203,31 @@ async def test_access_point_is_kept_while_another_volume_uses_it(form: str, opti
     assert not world.api.points
 
 
+@pytest.mark.parametrize("is_shown", [True, False], ids=["volume exists", "volume is awaited"])
+async def test_directory_of_an_access_point_that_a_list_omits_is_kept(*, is_shown: bool) -> None:
+    """Such as one that was just created: the list of AWS may be older."""
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
+    shared = {"subPathPattern": "${.PVC.namespace}", "ensureUniqueDirectory": "false"}
+    going = (await world.volumes.create(request("pvc-1", **shared))).handle
+    world.note("pvc-1", going, **LEAVING)
+    staying = (await world.volumes.promise(request("pvc-2", **shared))).handle
+    if is_shown:
+        world.note("pvc-2", staying, phase=VolumePhase.BOUND)
+    assert staying.access_point_id
+    world.api.omitted.add(staying.access_point_id)
+    await world.volumes.delete(going)
+    assert (set(world.api.points), world.folders.removed) == ({staying.access_point_id}, [])
+
+
+async def test_directory_is_removed_although_a_volume_names_a_missing_access_point() -> None:
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
+    handle = (await world.volumes.create(request())).handle
+    world.note("pvc-1", handle, **LEAVING)
+    world.note("left behind", f"{FS}::fsap-00000000000000099")
+    await world.volumes.delete(handle)
+    assert (world.api.points, len(world.folders.removed)) == ({}, 1)
+
+
 async def test_volume_released_in_the_api_server_does_not_keep_the_access_point() -> None:
     world = CsiWorld()
     handle = (await world.volumes.create(request())).handle
