@@ -513,8 +513,7 @@ class Guards:
     ) -> _Users:
         location = removed.location
         candidates: dict[Relation, set[str]] = {
-            relation: set(volumes - itself)
-            for relation, volumes in view.directories.related(location).items()
+            relation: set(volumes - itself) for relation, volumes in view.users_of(location).items()
         }
         blocking: dict[Relation, set[str]] = {Relation.SAME: set(), Relation.BELOW: set()}
         for found in await self._access_points(removed, view):

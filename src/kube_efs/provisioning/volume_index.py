@@ -21,6 +21,7 @@ maintain the last three.
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
@@ -114,6 +115,9 @@ class VolumeIndex:
         # Called with each claim that no longer has its volume, and may exist.
         self.on_volume_gone: Callable[[ClaimUid], object] = lambda _: None
         self._locations: dict[str, Location] = {}
+        # What nodes mount for volumes whose port belongs to another file system; and the users of that.
+        self._misled: dict[str, Location] = {}
+        self._misled_users = DirectoryIndex()
         # The directories of NFS volumes that may be on any file system.
         self.unlocated: dict[str, Directory] = {}
         # By the volume's name, directories of the CSI driver that others have created: nothing reports their
@@ -180,7 +184,8 @@ class VolumeIndex:
         by_handle = {
             name for name, handle in handles.items() if handle and handle.file_system_id == file_system_id
         }
-        located = {name for name, place in self._locations.items() if place.file_system_id == file_system_id}
+        places = (*self._locations.items(), *self._misled.items())
+        located = {name for name, place in places if place.file_system_id == file_system_id}
         return frozenset(by_handle | located)
 
     def has_access_points(self, file_system_id: FileSystemId) -> bool:
@@ -342,6 +347,15 @@ class VolumeIndex:
         names = self.directories.sharers(location, "")
         return [self._volumes[name] for name in names if name in self._volumes]
 
+    def users_of(self, location: Location) -> Mapping[Relation, frozenset[str]]:
+        """The volumes whose data a removal of that directory would affect, and those of its parents.
+
+        If the port of a volume belongs to another file system than its location, it uses the directory on
+        both.
+        """
+        misled = self._misled_users.related(location)
+        return {how: names | misled[how] for how, names in self.directories.related(location).items()}
+
     def _wake(self) -> None:
         self._changed.set()
         # A new one: those who waited may have to wait for the next change, too.
@@ -389,6 +403,11 @@ class VolumeIndex:
         if location is not None:
             self._locations[volume.name] = location
             self.directories.add(location, volume.name)
+            port = volume.port if volume.is_behind_port else None
+            behind = self._targets.file_system_at(port) if port else None
+            if behind is not None and behind != location.file_system_id:
+                self._misled[volume.name] = replace(location, file_system_id=behind)
+                self._misled_users.add(self._misled[volume.name], volume.name)
         elif volume.storage_class != ROOT_CLASS and (directory := unlocated_directory(volume)) is not None:
             self.unlocated[volume.name] = directory
         # Also volumes of other drivers, if their handle reads as one of ours: they must not lose data.
@@ -421,6 +440,9 @@ class VolumeIndex:
         location = self._locations.pop(name, None)
         if location is not None:
             self.directories.discard(location, name)
+        misled = self._misled.pop(name, None)
+        if misled is not None:
+            self._misled_users.discard(misled, name)
         access_point_id = self.access_point_of(name)
         self._entrances.pop(name, None)
         if access_point_id is not None:

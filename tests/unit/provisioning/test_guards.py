@@ -540,6 +540,20 @@ async def test_annotation_gives_the_file_system_of_any_server(
     assert done.data is data
 
 
+async def test_volume_protects_what_is_behind_its_port_also_against_its_annotation(world: World) -> None:
+    """Such as one of another cluster: pods mount what is behind the port."""
+    port = world.index.targets.port_of(FS1)
+    other = replace(SHARER, mount_options=(f"port={port}",), file_system_id="fs-2")
+    world.add(other)
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.data is DataFate.SHARED
+    world.add(replace(other, nfs=NfsSource(server="127.0.0.1", path="/team/example/deep")), RELEASED)
+    with pytest.raises(RemovalRefused, match="contains the directory of volume sharer"):
+        await world.engine.reclaim(RELEASED)
+    assert world.folders.there == {DATA}
+
+
 async def test_unnoticed_deletion_of_volumes_of_unknown_file_systems_blocks_no_removal(world: World) -> None:
     for number in range(3):
         gone = replace(

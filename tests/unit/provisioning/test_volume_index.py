@@ -338,6 +338,22 @@ def test_known_address_takes_precedence_over_the_annotation_from_then_on() -> No
     assert index.location_of("pv") == at("/team/data", FS2)
 
 
+def test_directory_behind_the_port_of_another_file_system_is_in_use_there_too() -> None:
+    index = VolumeIndex()
+    index.put_volume(static("pv", "port=20490", annotation="fs-1"))
+    place, other = at("/team/data", FS1), at("/team/data", FS2)
+    assert [index.users_of(one)[Relation.SAME] for one in (place, other)] == [{"pv"}, set()]
+    index.targets = TunnelTargets(targets={FS2: TunnelTarget(file_system_id=FS2, port=20490)})
+    assert [index.users_of(one)[Relation.SAME] for one in (place, other)] == [{"pv"}, {"pv"}]
+    assert index.volumes_on(FS2) == {"pv"}
+    # The annotation decides where the data of a claim is.
+    assert (index.location_of("pv"), index.volumes_at(other)) == (place, [])
+    index.targets = TunnelTargets(targets={FS1: TunnelTarget(file_system_id=FS1, port=20490)})
+    assert [index.users_of(one)[Relation.SAME] for one in (place, other)] == [{"pv"}, set()]
+    index.forget_volume("pv")
+    assert index.users_of(place)[Relation.SAME] == set()
+
+
 def test_settings_identify_a_server_with_a_custom_name() -> None:
     direct = replace(volume("pv"), file_system_id=None, nfs=NfsSource(server="efs.example.com", path="/a"))
     for index, location in (
