@@ -57,7 +57,10 @@ class DirectoryIndex:
         users = self._users.get(location, set())
         if volume in users:
             users.remove(volume)
-            self._below.subtract(_above(location))
+            for place in _above(location):
+                self._below[place] -= 1
+                if not self._below[place]:
+                    del self._below[place]
             if not users:
                 del self._users[location]
 

@@ -71,6 +71,16 @@ def test_index_agrees_with_a_scan_of_every_volume(
     assert set(related) == {Relation.SAME, Relation.ABOVE, Relation.BELOW}
 
 
+def test_index_keeps_nothing_of_directories_without_users() -> None:
+    index = DirectoryIndex()
+    for name in ("a", "b"):
+        index.add(at("/team/example/data"), name)
+    index.discard(at("/team/example/data"), "a")
+    assert index.related(at("/team"))[Relation.BELOW] == {"b"}
+    index.discard(at("/team/example/data"), "b")
+    assert not any(vars(index).values())
+
+
 # --- volumes
 
 
