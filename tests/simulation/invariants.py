@@ -133,7 +133,9 @@ def _source(body: Body) -> tuple[tuple[str, Parts] | None, str | None]:
     if not handle:
         return None, None
     fields = [*handle.removeprefix("efs:").removeprefix("s3files:").split(":"), "", ""]
-    return (fields[0], _split(fields[1])), fields[2] or None
+    options = [one.partition("=") for one in spec.get("mountOptions") or ()]
+    named = next((value for name, _, value in options if name == "accesspoint"), None)
+    return (fields[0], _split(fields[1])), fields[2] or named
 
 
 class Invariants:

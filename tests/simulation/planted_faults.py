@@ -30,7 +30,7 @@ from kube_efs.kube import building
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.leases import Leadership
 from kube_efs.kube.volumes import VolumeStore
-from kube_efs.model import tunnel_volumes
+from kube_efs.model import tunnel_volumes, volumes
 from kube_efs.model.efs import targets
 from kube_efs.model.efs.directories import Relation
 from kube_efs.model.efs.kinds import FileSystemKind
@@ -38,7 +38,7 @@ from kube_efs.model.efs.targets import PortUse, TunnelTargets
 from kube_efs.model.errors import AwsNotFound, RemovalRefused, WorkerFailed
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning import engine as engines
-from kube_efs.provisioning import guards
+from kube_efs.provisioning import guards, volume_index
 from kube_efs.provisioning.backends.csi import access_points, file_systems, known_access_points
 from kube_efs.provisioning.backends.csi import volumes as csi_volumes
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
@@ -236,6 +236,24 @@ def guard_asks_efs_about_access_points_of_s3_files() -> None:
 def guard_ignores_other_users_of_an_access_point() -> None:
     """An access point is deleted although another volume uses it."""
     _put(Guards, "_check_access_point", _nothing)
+
+
+@planted_fault(LOSS, "access points")
+def access_points_in_mount_options_are_not_read() -> None:
+    """An access point is deleted although a volume names it in its mount options."""
+    _put(volumes, "named_access_point", lambda _: None)
+
+
+@planted_fault(LOSS)
+def annotation_counts_only_for_ports() -> None:
+    """The directory is removed although an annotated volume with another server uses it."""
+    original = volumes.locate
+
+    def without(volume: Any, targets: Any, servers: Any) -> Any:
+        is_other = volume.nfs is not None and not volume.is_behind_port
+        return original(replace(volume, file_system_id=None) if is_other else volume, targets, servers)
+
+    _put(volume_index, "locate", without)
 
 
 @planted_fault(STUCK)

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from tests.simulation.apiserver import ApiServer, Body, Refused
 from tests.simulation.efs import REGION, Efs, Parts
@@ -404,12 +403,15 @@ class Users:
     ) -> tuple[Body, dict[str, str]] | None:
         """The source of a static volume, in one of many spellings; None when that is not possible."""
         rng, path = self._rng, "/" + "/".join(parts)
-        all_sources = ("dns", "address", "loopback", "annotated", "csi", "point", "same point")
+        all_sources = ("dns", "address", "loopback", "annotated", "alias", "csi", "point", "same point")
         how = rng.choice(self._theme.sources or all_sources)
         if how in {"point", "same point", "csi"}:
-            return _csi(self._handle(how, record, file_system_id, parts)), {}
+            handle = self._handle(how, record, file_system_id, parts)
+            return _csi(handle, in_options=rng.random() < 0.3), {}
         if how == "dns":
             return _nfs(f"{file_system_id}.efs.{REGION}.amazonaws.com", path), {}
+        if how == "alias":
+            return _nfs("files.example.com", path), {FILE_SYSTEM_ID: file_system_id}
         port = self._port(file_system_id)
         if port is None:
             return None
@@ -448,6 +450,10 @@ def _nfs(server: str, path: str) -> Body:
     return {"nfs": {"server": server, "path": path}}
 
 
-def _csi(handle: str) -> Body:
-    source: dict[str, Any] = {"driver": _DRIVER, "volumeHandle": handle}
-    return {"csi": source}
+def _csi(handle: str, *, in_options: bool) -> Body:
+    """A volume of the CSI driver; if ``in_options``, its mount options have the access point."""
+    rest, _, point = handle.rpartition(":")
+    if in_options and point.startswith("fsap-"):
+        options = ["tls", f"accesspoint={point}"]
+        return {"csi": {"driver": _DRIVER, "volumeHandle": rest.rstrip(":")}, "mountOptions": options}
+    return {"csi": {"driver": _DRIVER, "volumeHandle": handle}}
