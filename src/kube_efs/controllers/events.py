@@ -113,15 +113,24 @@ class ProvisioningEvents:
         self._recorder.publish(_volume(volume), EventType.WARNING, "VolumeFailedDelete", public_text(error))
 
     def port_unknown(self, volume: Volume) -> None:
-        """The file system of the volume is unknown."""
+        """The file system of the volume's port is unknown, or not the annotated one."""
         ports = ", ".join(str(port) for port in sorted(volume.loopback_ports))
-        message = (
-            f"No file system is known for port {ports} of this volume, so the port is not assigned again "
-            "and the "
-            f"volume cannot be mounted; annotate it with {FILE_SYSTEM_ID}=<id of its file system>"
-        )
-        log.warning("port-of-unknown-file-system", volume=volume.name, ports=sorted(volume.loopback_ports))
-        self._recorder.publish(_volume(volume), EventType.WARNING, "UnknownFileSystem", message)
+        named = volume.annotated
+        if named is None:
+            reason = "UnknownFileSystem"
+            message = (
+                f"No file system is known for port {ports} of this volume, so the port is not assigned again "
+                f"and the volume cannot be mounted; annotate it with {FILE_SYSTEM_ID}=<id of its file system>"
+            )
+        else:
+            reason = "OtherFileSystem"
+            message = (
+                f"Port {ports} of this volume belongs to another file system than {named}, which the "
+                f"annotation {FILE_SYSTEM_ID} names, so pods see the data of the other one; create the "
+                f"volume again with the port of {named}"
+            )
+        log.warning("port-misleads", volume=volume.name, ports=sorted(volume.loopback_ports), reason=reason)
+        self._recorder.publish(_volume(volume), EventType.WARNING, reason, message)
 
 
 def _claim(claim: Claim) -> Subject:

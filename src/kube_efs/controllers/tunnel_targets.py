@@ -286,7 +286,7 @@ class TunnelTargetsController:
 
 
 class UnknownPorts:
-    """Counts the volumes with the port of no known file system, and warns once about each."""
+    """Counts the volumes whose port does not lead to their file system, and warns once about each."""
 
     def __init__(self, events: ProvisioningEvents, metrics: ControllerMetrics) -> None:
         self._events = events

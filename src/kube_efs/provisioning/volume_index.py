@@ -329,12 +329,16 @@ class VolumeIndex:
         return {port: _port_use(volumes) for port, volumes in carriers.items()}
 
     def volumes_of_unknown_port(self) -> list[Volume]:
-        """Volumes with the port of no known file system; such a port is not assigned."""
+        """Volumes whose port belongs to no known file system, or to another than their annotation names.
+
+        An unknown port is not assigned.
+        """
         in_use = self.ports_in_use()
         return [
             volume
-            for volume in self._behind_ports.values()
-            if any(
+            for name, volume in self._behind_ports.items()
+            if name in self._misled
+            or any(
                 not in_use[port].owners and self._targets.file_system_at(port) is None
                 for port in volume.loopback_ports
             )

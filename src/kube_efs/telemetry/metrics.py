@@ -254,7 +254,7 @@ class ControllerMetrics:
         )
         self.volumes_of_unknown_port = Gauge(
             "kube_efs_volumes_of_unknown_port",
-            "Volumes at a loopback port that belongs to no known file system",
+            "Volumes at a loopback port that belongs to no known file system, or to another than they name",
             registry=registry,
         )
         self.targets_bytes = Gauge(

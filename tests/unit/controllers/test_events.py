@@ -158,7 +158,9 @@ async def test_every_event_has_its_message(kube: AsyncClient, told: Provisioning
     told.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.SHARED, reason="a uses it too"))
     told.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.REMOVED))
     told.reclaimed(Reclaimed(volume=VOLUME, location=LOCATION, data=DataFate.REMOVED, above=("backup",)))
-    told.port_unknown(replace(VOLUME, nfs=NfsSource(server="::1", path="/"), mount_options=("port=20497",)))
+    at_port = replace(VOLUME, nfs=NfsSource(server="::1", path="/"), mount_options=("port=20497",))
+    told.port_unknown(at_port)
+    told.port_unknown(replace(at_port, file_system_id="fs-2"))
     told.not_reclaimed(VOLUME, RemovalRefused("is the trash directory", field="directory", value="/x"))
     async with told._recorder:
         pass
@@ -196,6 +198,16 @@ async def test_every_event_has_its_message(kube: AsyncClient, told: Provisioning
                 "and "
                 "the volume cannot be mounted; annotate it with "
                 "efs-stunnel.gnuthought.com/file-system-id=<id of its file system>"
+            ),
+        ),
+        (
+            "PersistentVolume",
+            "Warning",
+            "OtherFileSystem",
+            (
+                "Port 20497 of this volume belongs to another file system than fs-2, which the annotation "
+                "efs-stunnel.gnuthought.com/file-system-id names, so pods see the data of the other one; "
+                "create the volume again with the port of fs-2"
             ),
         ),
         ("PersistentVolume", "Warning", "VolumeFailedDelete", "directory: '/x' is the trash directory"),

@@ -303,7 +303,7 @@ def test_port_is_in_use_in_every_phase_of_the_volume(phase: VolumePhase) -> None
     assert index.ports_in_use() == {20497: UNKNOWN}
 
 
-def test_index_lists_volumes_of_unknown_ports() -> None:
+def test_index_lists_volumes_of_ports_that_do_not_lead_to_their_file_system() -> None:
     index = VolumeIndex()
     index.targets = TunnelTargets(
         targets={FS1: TunnelTarget(file_system_id=FS1, port=20490)}, reserved={FS2: 20491}
@@ -315,9 +315,10 @@ def test_index_lists_volumes_of_unknown_ports() -> None:
         static("with the port of an annotated one", "port=20492"),
         static("no port"),
         static("unknown", "port=20493"),
+        static("annotated with another", "port=20490", annotation="fs-3"),
     ):
         index.put_volume(one)
-    assert [one.name for one in index.volumes_of_unknown_port()] == ["unknown"]
+    assert [one.name for one in index.volumes_of_unknown_port()] == ["unknown", "annotated with another"]
 
 
 def test_volume_of_a_deleted_file_system_is_still_known_by_its_port() -> None:
