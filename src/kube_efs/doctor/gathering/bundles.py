@@ -141,9 +141,8 @@ async def _collect_logs(
     def rank(pod: PodFacts) -> tuple[bool, bool, bool, str]:
         return not pod.waiting, pod.phase == "Running", pod.component in of_nodes, pod.name
 
-    for pod in sorted(map(read_pod, bodies), key=rank)[
-        :_MOST_PODS
-    ]:  # one after the other: taking secrets out keeps this process busy
+    # One after the other: taking secrets out keeps this process busy.
+    for pod in sorted(map(read_pod, bodies), key=rank)[:_MOST_PODS]:
         text = await attempts.look(f"the log of pod {pod.name}", _log(client, pod.name, cluster.namespace))
         bundle.add_text(f"logs/{pod.name}.log", text or "")
 
