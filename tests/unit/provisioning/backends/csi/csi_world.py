@@ -383,8 +383,8 @@ class CsiWorld:
         self, location: Location, role: CrossAccountRole | None, named: Collection[AccessPointId]
     ) -> Sequence[AccessPoint]:
         """The access points of the file system, as for the guards of the controller."""
-        account = await self.accounts.of(role)
-        return await account.access_points[location.kind].known.roots(location.file_system_id, named)
+        async with self.accounts.of(role) as account:
+            return await account.access_points[location.kind].known.roots(location.file_system_id, named)
 
     @property
     def account_roles(self) -> set[CrossAccountRole | None]:
