@@ -24,7 +24,7 @@ from tests.integration.nfs_backend import Authority, Backend, free_address
 from tests.integration.relay_runner import COMMAND, DEADLINE_SECONDS, relay_process, service_of
 from tests.integration.tunnel_node import FS, eventually, host_of, listening
 
-from kube_efs.model.errors import InvalidValue, PortTaken, RelayUnavailable
+from kube_efs.model.errors import InvalidValue, PortTaken, RelayUnavailable, TunnelError
 from kube_efs.tunnels.data_plane import CertificateFile, TunnelService
 from kube_efs.tunnels.relay import mount_target
 from kube_efs.tunnels.relay.control import RelayControl, RelayedService
@@ -503,7 +503,7 @@ async def test_more_services_than_descriptors_are_refused_and_requests_still_ans
         for service in services:
             await control.add(service)
 
-        with pytest.raises(RelayUnavailable, match="32 services are the most"):
+        with pytest.raises(TunnelError, match="32 services are the most"):
             await control.add(last)
         await control.remove(services[0].name)
         await control.add(last)

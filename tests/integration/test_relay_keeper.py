@@ -20,7 +20,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from tests.integration.nfs_backend import Authority, Backend, free_address
-from tests.integration.relay_runner import service_of
+from tests.integration.relay_runner import relay_process, service_of
 from tests.integration.tunnel_node import (
     Node,
     agent_process,
@@ -152,6 +152,22 @@ async def test_port_of_another_program_is_reported_and_opened_later(options: Tun
             assert "is taken by" in node.tunnel("fs-1").reason
             other.close()
             await node.until("fs-1", TunnelState.DOWN)
+
+
+async def test_service_that_the_relay_refuses_delays_no_other_one(options: TunnelOptions) -> None:
+    # With so few files, the relay takes at most eight services.
+    async with relay_process(options.relay_socket, files=64):
+        eight = [service_of(free_address(), name=f"fs-{number}") for number in range(1, 9)]
+        async with keeping(options, *eight) as keeper:
+            ninth = service_of(free_address(), name="fs-0")
+            changed = replace(eight[-1], addresses=(free_address(),))
+            keeper.set_services([ninth, *eight[:-1], changed])
+            await eventually(lambda: keeper.report.loaded.get(changed.name) == changed, "the change")
+            assert "8 services are the most" in str(keeper.report.left_out[ninth.name])
+
+            keeper.set_services([ninth, *eight[1:-1], changed])
+            await eventually(lambda: keeper.report.loaded.get(ninth.name) == ninth, "the ninth")
+            assert keeper.report.left_out == {}
 
 
 @asynccontextmanager

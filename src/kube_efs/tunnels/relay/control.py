@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import InvalidValue, RelayUnavailable
+from kube_efs.model.errors import InvalidValue, RelayUnavailable, TunnelError
 from kube_efs.tunnels.data_plane import CertificateFile, TunnelService
 from kube_efs.tunnels.sockets.ports import port_taken_error
 
@@ -61,7 +61,7 @@ class RelayControl:
         self._connect_timeout_seconds = connect_timeout_seconds
 
     async def add(self, service: TunnelService) -> None:
-        """Serve it, or change it: its connections stay. Raises PortTaken or InvalidValue."""
+        """Serve it, or change it: its connections stay. Raises PortTaken, InvalidValue or TunnelError."""
         if service.checks_revocation:
             raise InvalidValue(
                 "cannot be checked by the kernel's data plane",
@@ -130,6 +130,10 @@ class RelayControl:
         if answer["error"] == "invalid":
             raise InvalidValue(
                 f"is refused by the relay ({answer.get('reason')})", field="service", value=name
+            )
+        if answer["error"] == "failed":
+            raise TunnelError(
+                f"cannot be served by the relay ({answer.get('reason')})", field="service", value=name
             )
         raise self._unavailable(f"did not do it ({answer.get('reason')})")
 

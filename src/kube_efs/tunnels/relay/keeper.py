@@ -23,7 +23,7 @@ from typing import Final
 
 import structlog
 
-from kube_efs.model.errors import InvalidValue, KubeEfsError, PortTaken, RelayUnavailable
+from kube_efs.model.errors import InvalidValue, KubeEfsError, RelayUnavailable, TunnelError
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.backoff import RestartBackoff
 from kube_efs.tunnels.data_plane import DataPlaneReport, ServiceFacts, Traffic, TunnelService
@@ -279,7 +279,9 @@ class RelayKeeper:
                     try:
                         await self._control.add(service)
                         self._loaded[name] = service
-                    except (InvalidValue, PortTaken) as error:
+                    except RelayUnavailable:
+                        raise
+                    except (InvalidValue, TunnelError) as error:  # of this service alone
                         left_out[name] = error
         except RelayUnavailable as error:
             self._is_unsure = True
