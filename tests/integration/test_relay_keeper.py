@@ -20,7 +20,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from tests.integration.nfs_backend import Authority, Backend, free_address
-from tests.integration.relay_runner import relay_process, service_of
+from tests.integration.relay_runner import COMMAND, relay_process, service_of, serving
 from tests.integration.tunnel_node import (
     Node,
     agent_process,
@@ -330,6 +330,55 @@ async def test_ports_that_were_handed_over_to_a_successor_that_ended_are_served_
         await eventually(lambda: keeper.report.relay_pid not in {None, first.pid}, "another relay")
         await eventually(lambda: list(keeper.report.loaded.values()) == [service], "the service")
         assert relay_at(options, service.port) == keeper.report.relay_pid
+        assert _carries(first)
+
+
+@asynccontextmanager
+async def replaced_by_another_agent(
+    options: TunnelOptions, authority: Authority
+) -> AsyncIterator[tuple[RelayKeeper, TunnelService, psutil.Process, asyncio.subprocess.Process]]:
+    """A keeper that watches a relay, and has not read yet that a successor has taken over.
+
+    An agent that was killed while it started a successor leaves such a state to the next one.
+    """
+    async with carrying(options, authority) as (keeper, service, first):
+        successor = await asyncio.create_subprocess_exec(*COMMAND, str(options.relay_socket))
+        await serving(options.relay_socket, successor)
+        await eventually(lambda: listening_ports(first.pid) == (), "the ports are handed over")
+        try:
+            yield keeper, service, first, successor
+        finally:
+            if successor.returncode is None:
+                successor.kill()
+            await successor.wait()
+
+
+async def test_successor_that_an_earlier_agent_has_started_is_watched(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    async with replaced_by_another_agent(options, authority) as (keeper, service, first, successor):
+        await keeper.read_facts([service.name])
+        await eventually(lambda: keeper.report.relay_pid == successor.pid, "the one that answers")
+        assert keeper.report.leaving == (first.pid,)
+
+        successor.kill()
+        await eventually(lambda: keeper.report.relay_pid not in {None, successor.pid}, "another relay")
+        await eventually(lambda: list(keeper.report.loaded.values()) == [service], "the service")
+        assert relay_at(options, service.port) == keeper.report.relay_pid
+        assert _carries(first)
+
+
+async def test_ports_of_a_successor_that_ended_before_it_was_watched_are_served_again(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    async with replaced_by_another_agent(options, authority) as (keeper, service, first, successor):
+        successor.kill()
+        await successor.wait()
+        await keeper.read_facts([service.name])
+        await eventually(lambda: keeper.report.relay_pid not in {None, first.pid}, "another relay")
+        await eventually(lambda: list(keeper.report.loaded.values()) == [service], "the service")
+        assert relay_at(options, service.port) == keeper.report.relay_pid
+        assert keeper.report.leaving == (first.pid,)
         assert _carries(first)
 
 

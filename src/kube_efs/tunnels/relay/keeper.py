@@ -63,7 +63,8 @@ class RelayKeeper:
         self._leaving: dict[int, DetachedProcess] = {}
         self._wanted: Mapping[str, TunnelService] | None = None
         self._loaded: dict[str, TunnelService] = {}
-        # After a call without an answer, only the relay knows whether it was carried out.
+        # After a call without an answer, only the relay knows whether it was carried out. After an answer of
+        # another process, only that one knows its services.
         self._is_unsure = False
         self._hanging: int | None = None
         self._facts: Mapping[str, ServiceFacts] = {}
@@ -106,13 +107,18 @@ class RelayKeeper:
         """The facts about these services; the last known ones while the relay does not answer."""
         if self._process:
             await asyncio.to_thread(limit_log, self._options.relay_log_path, self._options.log_size_bytes)
+            answering = None
             with suppress(RelayUnavailable):
                 state = await self._control.state()
+                answering = state.pid
                 found = {one.service.name: _facts(one) for one in state.services}
                 self._facts = {
                     name: known if (known := self._facts.get(name)) == facts else facts
                     for name, facts in found.items()
                 }
+            if self._process and self._process.pid != answering:
+                self._is_unsure = True
+                self._wake.set()
         return {name: self._facts.get(name, _NO_FACTS) for name in names}
 
     async def run(self) -> None:
@@ -149,11 +155,21 @@ class RelayKeeper:
             if state and state.pid == pid:
                 if self._process:  # this agent was about to replace it
                     self._leaving[self._process.pid] = self._process
-                self._process, self._is_unsure = process, True
+                self._process, self._loaded = process, _services(state)
+                self._is_unsure = True
             elif state is None and await asyncio.to_thread(listening_ports_of, [pid]) != {pid: ()}:
                 await process.stop(timeout_seconds=_STOP_SECONDS)
             else:
                 self._leaving[pid] = process
+
+    def _follow(self, pid: int) -> None:
+        """Watch the process that answers: a successor may have taken over that an earlier agent started."""
+        if self._process is None or self._process.pid == pid:
+            return
+        successor = self._leaving.pop(pid, None) or DetachedProcess.watch(pid, self._wake.set, self._is_relay)
+        if successor:
+            self._leaving[self._process.pid] = self._process
+            self._process = successor
 
     def _is_known(self, pid: int) -> bool:
         return pid in self._leaving or (self._process is not None and self._process.pid == pid)
@@ -182,6 +198,7 @@ class RelayKeeper:
         if self._process is None and wanted:
             await self._start()
         left_out = await self._load(wanted)
+        await self._release_predecessor()
         if self._process and not wanted and not await asyncio.to_thread(count_connections, self._process.pid):
             await self._process.stop(timeout_seconds=_STOP_SECONDS)
             self._process = None
@@ -212,15 +229,15 @@ class RelayKeeper:
 
         It is asked several times, because all connections of the node depend on it, and on a busy node it may
         only be slow. One that answers stays for its connections, which work. If no successor starts, it also
-        keeps its ports, unless it has handed them over. The kernel says so, because a relay that hangs
-        meanwhile does not answer. The next connection that it does not accept leads here again.
+        keeps its ports, unless it has handed them over. The next connection that it does not accept leads
+        here again.
         """
         if await self._await_answer(lambda _: True, process.ended) is None:
             await process.stop(timeout_seconds=_STOP_SECONDS)
             self._handle_ends()
             return
         successor = await self._spawn()
-        if successor is None and await asyncio.to_thread(listening_ports, process.pid) != ():
+        if successor is None and not await self._has_handed_over(process):
             return
         # Without a successor, ``_converge`` starts another relay: this one has handed over its ports.
         self._leaving[process.pid] = process
@@ -267,7 +284,8 @@ class RelayKeeper:
         try:
             if self._is_unsure:
                 state = await self._control.state()
-                self._loaded = {one.service.name: one.service for one in state.services}
+                self._follow(state.pid)
+                self._loaded = _services(state)
                 self._is_unsure = False
             for name, loaded in list(self._loaded.items()):
                 # A changed port may be that of another service, which must find it free.
@@ -288,6 +306,22 @@ class RelayKeeper:
             left_out |= {name: error for name, one in wanted.items() if self._loaded.get(name) != one}
         return left_out
 
+    async def _release_predecessor(self) -> None:
+        """Leave the relay to its connections if nobody answers, and it no longer has the ports that it had.
+
+        It has handed them over to a successor that has ended, so ``_converge`` starts another one.
+        """
+        process = self._process
+        if self._is_unsure and self._loaded and process and await self._has_handed_over(process):
+            self._leaving[process.pid] = process
+            self._process, self._loaded = None, {}
+            self._wake.set()
+
+    async def _has_handed_over(self, process: DetachedProcess) -> bool:
+        """Whether it runs without its ports, which the kernel knows even if the relay does not answer."""
+        ports = await asyncio.to_thread(listening_ports, process.pid)
+        return not ports and not process.ended.is_set()
+
     def _set_report(self, left_out: Mapping[str, KubeEfsError]) -> None:
         pid = self._process.pid if self._process else None
         report = DataPlaneReport(
@@ -305,6 +339,10 @@ class RelayKeeper:
         self.report = report
         self._metrics.relay_processes.set(len(report.leaving) + (pid is not None))
         self._on_change()
+
+
+def _services(state: RelayState) -> dict[str, TunnelService]:
+    return {one.service.name: one.service for one in state.services}
 
 
 def _facts(one: RelayedService) -> ServiceFacts:
