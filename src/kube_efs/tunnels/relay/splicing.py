@@ -10,7 +10,8 @@ the connection:
 
 * EBADMSG: a record that was changed on its way.
 * EINVAL: a record that is not data. ``recvmsg`` returns it with its type. Only the alert ``close_notify`` is
-  a regular end. Other alerts and a renegotiation are not.
+  a regular end. Other alerts and a renegotiation are not. If the bytes are not a record, the kernel has
+  nothing to return, and each further call would wait.
 * 0 bytes: TCP ended without ``close_notify``, so data may be missing.
 
 Each of these calls returns one record. A record that is followed by others is passed on together with those
@@ -118,7 +119,7 @@ class Splicing:
         try:
             copy()
         except OSError as error:
-            self.abort((error.strerror or str(error)).lower())
+            self.abort(error.strerror.lower() if error.strerror else str(error))
         finally:
             self._leave()
 
@@ -197,7 +198,12 @@ class Splicing:
                     raise ConnectionError("one side has ended, and the other one is silent") from error
 
     def _require_close_notify(self) -> None:
-        record, ancillary, _, _ = self._stream.recvmsg(_RECORD_BYTES, _RECORD_TYPE_BYTES, socket.MSG_DONTWAIT)
+        try:
+            record, ancillary, _, _ = self._stream.recvmsg(
+                _RECORD_BYTES, _RECORD_TYPE_BYTES, socket.MSG_DONTWAIT
+            )
+        except BlockingIOError as error:
+            raise ConnectionError("the mount target sent something that is not TLS") from error
         record_type = ancillary[0][2] if ancillary else b""
         if record_type == _HANDSHAKE:
             raise ConnectionError("the mount target asks for a new handshake")

@@ -4,6 +4,7 @@ What it does with TLS records needs a kernel with TLS: ``tests/integration/data_
 mount target is of two kinds, because kernels differ: TCP ignores SPLICE_F_NONBLOCK, UNIX sockets do not.
 """
 
+import errno
 import fcntl
 import hashlib
 import mmap
@@ -187,6 +188,28 @@ def test_kernel_that_waits_despite_the_flag_is_recognized(
     with client, relay_side, stream, mount_target, closing(pipe):
         assert between._take_first(pipe) == len(b"an answer")
     assert between._can_look is can_look
+
+
+@pytest.mark.parametrize("pair", [connected_pair, socket.socketpair], ids=["waiting", "prompt"])
+def test_bytes_that_are_no_record_end_the_connection(
+    pair: Callable[[], tuple[socket.socket, socket.socket]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel refuses them, returns them to nobody, and then waits without an end."""
+    fill = splicing._Pipe.fill
+
+    def refuse(pipe: splicing._Pipe, side: socket.socket, flags: int = 0) -> int:
+        if fill(pipe, side, flags):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return 0
+
+    monkeypatch.setattr(splicing._Pipe, "fill", refuse)
+    made = new_connection(pair)
+    with made.client, made.mount_target:
+        made.splicing.start()
+        made.mount_target.sendall(b"a header of another version")
+
+        assert made.ended.wait(DEADLINE_SECONDS)
+        assert made.splicing.problem == "the mount target sent something that is not TLS"
 
 
 def test_end_of_the_mount_target_without_close_notify_resets_the_client(connection: Connection) -> None:
