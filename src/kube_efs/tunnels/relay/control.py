@@ -23,7 +23,8 @@ class RelayedService:
     """A service as the relay has it.
 
     ``connections`` are open now, ``connected`` had a handshake since the service was added. ``address`` to
-    ``peer`` are of the last handshake. ``reason`` is why the last attempt failed, empty after a success.
+    ``peer`` are of the last handshake. ``reason`` is why the last attempt or connection failed, empty after a
+    handshake.
     """
 
     service: TunnelService

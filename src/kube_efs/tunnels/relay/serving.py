@@ -110,7 +110,7 @@ class Service:
         self._cipher, self._peer, self._reason = established.cipher, established.peer, ""
 
     def failed(self, reason: str) -> None:
-        """Note why there was no connection."""
+        """Note why there was no connection, or why it has ended."""
         self._reason = reason
 
     def ended(self, splicing: Splicing) -> None:
@@ -306,6 +306,8 @@ class Relay:
         def end() -> None:
             with self._lock:
                 service.ended(splicing)
+                if splicing.problem:
+                    service.failed(splicing.problem)
                 self._open.discard(splicing)
                 is_new = splicing.problem not in {"", service.problem}
                 service.problem = splicing.problem or service.problem

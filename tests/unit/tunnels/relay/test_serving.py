@@ -3,8 +3,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.unit.tunnels.relay.test_splicing import DEADLINE_SECONDS, connected_pair
 
-from kube_efs.tunnels.relay.mount_target import Destination
+from kube_efs.tunnels.relay import serving, splicing
+from kube_efs.tunnels.relay.mount_target import Destination, Established
 from kube_efs.tunnels.relay.serving import Refused, Relay, Specification
 
 DOCUMENT: dict[str, object] = {
@@ -71,9 +73,13 @@ def test_specification_with_a_missing_value_is_refused(missing: str) -> None:
         Specification.parse({name: value for name, value in DOCUMENT.items() if name != missing})
 
 
-def test_client_is_refused_if_no_thread_can_start_and_the_next_one_is_served(tmp_path: Path) -> None:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+        return int(free.getsockname()[1])
+
+
+def test_client_is_refused_if_no_thread_can_start_and_the_next_one_is_served(tmp_path: Path) -> None:
+    port = free_port()
     relay = Relay(1, on_drained=lambda: None)
     relay.add(DOCUMENT | {"port": port, "ca_file": str(tmp_path / "missing.pem")})
     threading.Thread(target=relay.acceptor.run, daemon=True).start()
@@ -85,6 +91,23 @@ def test_client_is_refused_if_no_thread_can_start_and_the_next_one_is_served(tmp
         threading.stack_size(before)
 
     assert "missing.pem: no such file" in _reason_after_a_client(relay, port)
+
+
+def test_connection_that_ends_after_its_handshake_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, mount_target = connected_pair()
+    monkeypatch.setattr(serving, "connect", lambda _: Established(stream, "10.0.0.1", "TLSv1.2", "", ""))
+    monkeypatch.setattr(splicing, "_PIPE_BYTES", 1 << 30)  # no pipe is so large
+    is_drained = threading.Event()
+    relay, port = Relay(1, on_drained=is_drained.set), free_port()
+    relay.add(DOCUMENT | {"port": port})
+    [service] = relay.services()
+    threading.Thread(target=relay.acceptor.run, daemon=True).start()
+
+    with mount_target:
+        _reason_after_a_client(relay, port)
+    relay.leave()
+    assert is_drained.wait(DEADLINE_SECONDS)
+    assert "the node has too many pipes" in str(service.state()["reason"])
 
 
 def _reason_after_a_client(relay: Relay, port: int) -> str:
