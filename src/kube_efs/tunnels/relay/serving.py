@@ -26,7 +26,6 @@ _LOOPBACK = "127.0.0.1"
 _PORTS = range(1024, 65536)
 _MOST_SECONDS = 3600
 _PAUSE_SECONDS = 0.1
-_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Refused(Exception):
@@ -185,10 +184,11 @@ class Acceptor:
                 listener, handle = self._listeners[number]
                 handle(listener.accept()[0])
                 return True
-        except OSError as error:
-            if error.errno in _NO_DESCRIPTORS:
-                # The listener stays ready, so without a pause this would spin.
-                time.sleep(_PAUSE_SECONDS)
+        except BlockingIOError:  # a successor has accepted it
+            return False
+        except OSError:
+            # The listener stays ready, so without a pause this would spin.
+            time.sleep(_PAUSE_SECONDS)
             return False
 
 

@@ -1,13 +1,14 @@
 import socket
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.unit.tunnels.relay.test_splicing import DEADLINE_SECONDS, connected_pair
 
 from kube_efs.tunnels.relay import serving, splicing
 from kube_efs.tunnels.relay.mount_target import Destination, Established
-from kube_efs.tunnels.relay.serving import Refused, Relay, Specification
+from kube_efs.tunnels.relay.serving import Acceptor, Refused, Relay, Specification
 
 DOCUMENT: dict[str, object] = {
     "name": "fs-0123456789abcdef0",
@@ -108,6 +109,26 @@ def test_connection_that_ends_after_its_handshake_is_the_reason(monkeypatch: pyt
     relay.leave()
     assert is_drained.wait(DEADLINE_SECONDS)
     assert "the node has too many pipes" in str(service.state()["reason"])
+
+
+def test_listener_with_an_error_that_stays_is_read_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paused, may_continue = threading.Event(), threading.Event()
+
+    def sleep(_: float) -> None:
+        paused.set()
+        may_continue.wait(DEADLINE_SECONDS)
+
+    monkeypatch.setattr(serving, "time", SimpleNamespace(sleep=sleep))
+    acceptor, listener = Acceptor(1), socket.create_server(("127.0.0.1", 0))
+    acceptor.add(listener, lambda client: client.close())
+    listener.shutdown(socket.SHUT_RDWR)  # as with ``ss --kill``
+    threading.Thread(target=acceptor.run, daemon=True).start()
+
+    assert paused.wait(DEADLINE_SECONDS)
+    acceptor.remove(listener)
+    may_continue.set()
 
 
 def _reason_after_a_client(relay: Relay, port: int) -> str:
