@@ -36,7 +36,9 @@ _TCP_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
     # While data is on its way there are no probes, and TCP would try for a quarter of an hour. The kernel
-    # also ends probing after this time, instead of after a number of probes (TCP_KEEPCNT).
+    # also ends probing after this time, instead of after a number of probes (TCP_KEEPCNT). It ends the
+    # connection to a mount target that exists and reads nothing for so long, too. That costs a handshake and
+    # repeated calls. With a longer time, each failover would cost more.
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 )
