@@ -3,6 +3,7 @@
 What a mount target sees and what clients get through it is tested in ``data_planes``, for both data planes.
 """
 
+import ast
 import asyncio
 import json
 import os
@@ -167,22 +168,6 @@ async def test_service_with_revocation_is_refused(control: RelayControl) -> None
         await control.add(replace(service_of("127.0.0.1"), checks_revocation=True))
 
 
-@pytest.mark.usefixtures("relay")
-async def test_renewal_reports_files_that_cannot_be_used(control: RelayControl, tmp_path: Path) -> None:
-    missing = tmp_path / "client.pem"
-    certificate = CertificateFile(path=missing, serial=1, not_after=datetime.now(UTC))
-    service = service_of("127.0.0.1", ca_file=Authority(tmp_path, "ca").file, certificate=certificate)
-    await control.add(service)
-
-    with pytest.raises(InvalidValue, match=r"client\.pem: no such file or directory"):
-        await control.renew(service.name)
-
-    context = Authority(tmp_path, "client").server_context("node")
-    assert context
-    missing.write_bytes((tmp_path / "client-node.pem").read_bytes())
-    await control.renew(service.name)
-
-
 async def test_no_relay_is_reported(control: RelayControl, path: Path) -> None:
     with pytest.raises(RelayUnavailable, match="cannot be reached"):
         await control.state()
@@ -294,7 +279,7 @@ def test_socket_is_for_its_user_alone(relay: asyncio.subprocess.Process, path: P
         pytest.param(b'{"command": ["state"]}\n', id="command is a list"),
         pytest.param(b'{"command": "remove"}\n', id="remove without a name"),
         pytest.param(b'{"command": "add", "service": 1}\n', id="service is a number"),
-        pytest.param(b'{"command": "renew", "name": "fs-1"}\n', id="unknown service"),
+        pytest.param(b'{"command": "renew", "name": "fs-1"}\n', id="unknown command"),
     ],
 )
 @pytest.mark.usefixtures("relay")
@@ -343,15 +328,6 @@ async def test_sigterm_ends_it_with_pending_connections(
             assert await waiting == b""
     with pytest.raises(RelayUnavailable, match="No such file"):
         await control.state()
-
-
-async def test_signals_of_a_terminal_are_ignored(
-    relay: asyncio.subprocess.Process, control: RelayControl
-) -> None:
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
-        relay.send_signal(number)
-
-    assert (await control.state()).pid == relay.pid
 
 
 async def test_socket_of_a_killed_relay_is_replaced(
@@ -545,5 +521,18 @@ def test_process_is_small(relay: asyncio.subprocess.Process) -> None:
         *(f"kube_efs.tunnels.relay.{name}" for name in ("mount_target", "process", "serving", "splicing")),
     }
     sources = (_SOURCES / f"{name}.py" for name in ("mount_target", "process", "serving", "splicing"))
-    lines = [line for source in sources for line in source.read_text().splitlines() if line.strip()]
-    assert len(lines) <= 900
+    assert sum(count_code_lines(source.read_text()) for source in sources) <= 640
+
+
+def count_code_lines(source: str) -> int:
+    """The lines without blank ones, comments and docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    tree = ast.parse(source)
+    documentation = (
+        one.body[0] for one in ast.walk(tree) if isinstance(one, documented) and ast.get_docstring(one)
+    )
+    text = {line for one in documentation for line in range(one.lineno, (one.end_lineno or 0) + 1)}
+    return sum(
+        bool(line.strip()) and not line.strip().startswith("#") and number not in text
+        for number, line in enumerate(source.splitlines(), 1)
+    )

@@ -80,13 +80,6 @@ class RelayControl:
         """Serve it no more; its connections stay until they end. An unknown name is ignored."""
         self._check(await self._request({"command": "remove", "name": name}), name)
 
-    async def renew(self, name: str) -> None:
-        """Check the certificate and the authorities that the next connection will read.
-
-        Each connection reads these files again. Raises InvalidValue if that would fail.
-        """
-        self._check(await self._request({"command": "renew", "name": name}), name)
-
     async def state(self) -> RelayState:
         """The current state."""
         answer = await self._request({"command": "state"})

@@ -63,18 +63,19 @@ class Destination(NamedTuple):
     connect_timeout_seconds: float
 
 
-class Established(NamedTuple):
-    """A stream whose bytes the kernel encrypts and decrypts, and what was negotiated."""
+class Negotiated(NamedTuple):
+    """What a handshake has resulted in, for administrators."""
 
-    stream: socket.socket
-    address: str
-    tls_version: str
-    cipher: str
-    peer: str
+    address: str = ""
+    tls_version: str = ""
+    cipher: str = ""
+    peer: str = ""
 
 
-def connect(destination: Destination) -> Established:
-    """A stream to the first address that accepts; blocks until its timeouts, raises ConnectFailed.
+def connect(destination: Destination) -> tuple[socket.socket, Negotiated]:
+    """A stream whose bytes the kernel encrypts and decrypts, to the first address that accepts.
+
+    Blocks until its timeouts, and raises ConnectFailed.
 
     Only an address that does not accept leads to the next one. One that presents a wrong certificate, or
     none, ends the attempt: it must be seen.
@@ -83,13 +84,12 @@ def connect(destination: Destination) -> Established:
     connection = _connect_first(destination)
     try:
         address = str(connection.getpeername()[0])
-    except OSError as error:
-        connection.close()
-        raise ConnectFailed("the server has reset the connection") from error
-    try:
         return handshake(connection, context, check_host=destination.check_host, address=address)
     except ConnectFailed as error:
         raise ConnectFailed(f"{address}: {error}") from error
+    except OSError as error:
+        connection.close()
+        raise ConnectFailed("the server has reset the connection") from error
 
 
 def load_context(destination: Destination) -> ssl.SSLContext:
@@ -118,7 +118,7 @@ def client_context() -> ssl.SSLContext:
 
 def handshake(
     connection: socket.socket, context: ssl.SSLContext, *, check_host: str, address: str
-) -> Established:
+) -> tuple[socket.socket, Negotiated]:
     """Negotiate; the connection becomes the stream. Raises ConnectFailed, and closes it then."""
     connection.settimeout(_HANDSHAKE_SECONDS)  # for the whole handshake
     try:
@@ -131,22 +131,14 @@ def handshake(
         raise ConnectFailed("the server does not answer the TLS handshake") from error
     except OSError as error:
         raise ConnectFailed(f"TLS failed: {_text(error)}") from error
-    try:
+    with tls:
         _require_kernel_keys(tls)
-    except ConnectFailed:
-        tls.close()
-        raise
-    cipher, peer, version = tls.cipher(), _subject(tls), tls.version()
-    # A plain socket instead: OpenSSL must never read or write this stream again.
-    stream = socket.socket(fileno=tls.detach())
+        name, *_ = tls.cipher() or ("",)
+        negotiated = Negotiated(address, tls.version() or "", name, _subject(tls))
+        # A plain socket instead: OpenSSL must never read or write this stream again.
+        stream = socket.socket(fileno=tls.detach())
     stream.settimeout(None)
-    return Established(
-        stream=stream,
-        address=address,
-        tls_version=version or "",
-        cipher=cipher[0] if cipher else "",
-        peer=peer,
-    )
+    return stream, negotiated
 
 
 def _connect_first(destination: Destination) -> socket.socket:

@@ -61,18 +61,18 @@ def find_obstacle() -> str:
         server.start()
         connection = socket.create_connection(mount_target.getsockname(), timeout=_STEP_SECONDS)
         try:
-            established = handshake(connection, context, check_host=_HOST, address=_HOST)
+            stream, _ = handshake(connection, context, check_host=_HOST, address=_HOST)
         except ConnectFailed as error:
             return str(error)
-        ended = threading.Event()
         relay_side, client = _loopback_pair()
         stack.enter_context(client)
-        splicing = Splicing(relay_side, established.stream, ended.set)
-        splicing.start()
+        splicing = Splicing(relay_side, stream)
+        copying = threading.Thread(target=splicing.run, daemon=True)
+        copying.start()
         client.sendall(_DATA)
         client.shutdown(socket.SHUT_WR)
         received = b"".join(iter(lambda: client.recv(len(_DATA)), b""))
-        ended.wait(_STEP_SECONDS)
+        copying.join(_STEP_SECONDS)
     if received != _DATA or splicing.problem:
         return f"data through the kernel's TLS does not arrive ({splicing.problem or 'it is not the same'})"
     return ""

@@ -22,8 +22,8 @@ fix silent data drop under pipe back-pressure", in 6.1.189). A record takes at m
 A regular end of one side is passed on, and the other direction continues. If nothing comes from there for a
 minute, the connection ends, because a peer that is gone looks the same.
 
-Only the last of the two threads closes the sockets. While the other one can still use their numbers, a new
-connection could get the same number, and its data.
+The sockets are closed after both threads have ended. While one can still use their numbers, a new connection
+could get the same number, and its data.
 """
 
 import errno
@@ -57,7 +57,7 @@ _LARGE_PIPE_BYTES = 128 * mmap.PAGESIZE
 _large_pipes = threading.BoundedSemaphore(32)
 _SILENCE_SECONDS = 60
 _SILENCE = struct.pack("ll", _SILENCE_SECONDS, 0)
-_RESET = struct.pack("ii", 1, 0)
+_RESET, _NO_RESET = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
 def reset(client: socket.socket) -> None:
@@ -68,70 +68,58 @@ def reset(client: socket.socket) -> None:
 
 
 class Splicing:
-    """Copies both directions from ``start`` on.
+    """Copies both directions in ``run``.
 
-    ``on_end`` is called after the sockets are closed, in one of its threads, or in ``start`` if no thread can
-    start. ``sent_bytes`` and ``received_bytes`` are those to and from the mount target until now. ``problem``
-    is the reason of an irregular end.
+    ``sent_bytes`` and ``received_bytes`` are those to and from the mount target until now. ``problem`` is the
+    reason of an irregular end.
     """
 
-    def __init__(self, client: socket.socket, stream: socket.socket, on_end: Callable[[], None]) -> None:
-        self.sent_bytes = 0
-        self.received_bytes = 0
+    def __init__(self, client: socket.socket, stream: socket.socket) -> None:
+        self.sent_bytes = self.received_bytes = 0
         self.problem = ""
         self._client = client
         self._stream = stream
-        self._on_end = on_end
         self._can_look: bool | None = None  # without waiting; None: not known yet
-        self._lock = threading.Lock()
-        self._running = 2
         self._is_half_closed = False
 
-    def start(self) -> None:
-        """Start both threads; if the system has none left, the connection ends."""
+    def run(self) -> None:
+        """Copy until both directions have ended, and close both sides."""
+        # Unless it is a regular one, an end resets the client, also the end of this process.
+        self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         for side in (self._client, self._stream):
             side.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _SILENCE)
-        for copy in (self._send, self._receive):
-            try:
-                threading.Thread(target=self._run, args=(copy,), daemon=True).start()
-            except RuntimeError as error:
-                self.abort(str(error))
-                self._leave()
+        sender = threading.Thread(target=self._copy, args=(self._send,), daemon=True)
+        try:
+            sender.start()
+            self._copy(self._receive)
+        except RuntimeError as error:  # the limit of threads
+            self._abort(str(error))
+        finally:
+            if sender.is_alive():
+                sender.join()
+            self._client.close()
+            self._stream.close()
 
-    def abort(self, problem: str) -> None:
+    def _abort(self, problem: str) -> None:
         """Make both directions end.
 
         One that waits for room at a client that does not read ends only when the client reads or closes.
         """
-        with self._lock:
-            if not self._running:
-                return
-            self.problem = self.problem or problem
-            # In this order: the sending thread sees the end of the client, and must not send close_notify.
-            with suppress(OSError):
-                self._stream.shutdown(socket.SHUT_RDWR)
-            with suppress(OSError):
-                self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                # Not both halves: that would send FIN, a regular end for the client.
-                self._client.shutdown(socket.SHUT_RD)
+        self.problem = self.problem or problem
+        # In this order: the sending thread sees the end of the client, and must not send close_notify.
+        with suppress(OSError):
+            self._stream.shutdown(socket.SHUT_RDWR)
+        # Not both halves: that would send FIN, a regular end for the client.
+        with suppress(OSError):
+            self._client.shutdown(socket.SHUT_RD)
 
-    def _run(self, copy: Callable[[], None]) -> None:
+    def _copy(self, copy: Callable[[], None]) -> None:
         try:
             copy()
         except OSError as error:
-            self.abort(error.strerror.lower() if error.strerror else str(error))
+            self._abort(error.strerror.lower() if error.strerror else str(error))
         finally:
-            self._leave()
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._running -= 1
             self._is_half_closed = True
-            if self._running:
-                return
-            self._client.close()
-            self._stream.close()
-        self._on_end()
 
     def _send(self) -> None:
         with closing(_Pipe()) as pipe:
@@ -158,6 +146,8 @@ class Splicing:
                 if last >= _LARGE_BYTES:
                     pipe.enlarge()
         with suppress(OSError):  # the client is gone
+            # It gets everything, so this is a regular end.
+            self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_RESET)
             self._client.shutdown(socket.SHUT_WR)
 
     def _take_first(self, pipe: "_Pipe") -> int:

@@ -7,8 +7,8 @@ import pytest
 from tests.unit.tunnels.relay.test_splicing import DEADLINE_SECONDS, connected_pair
 
 from kube_efs.tunnels.relay import serving, splicing
-from kube_efs.tunnels.relay.mount_target import Destination, Established
-from kube_efs.tunnels.relay.serving import Acceptor, Refused, Relay, Specification
+from kube_efs.tunnels.relay.mount_target import Destination, Negotiated
+from kube_efs.tunnels.relay.serving import Acceptor, Refused, Relay, parse_destination
 
 DOCUMENT: dict[str, object] = {
     "name": "fs-0123456789abcdef0",
@@ -22,12 +22,8 @@ DOCUMENT: dict[str, object] = {
 }
 
 
-def test_specification_has_what_connections_need_and_the_document_unchanged() -> None:
-    specification = Specification.parse(DOCUMENT)
-
-    assert specification.port == 20490
-    assert specification.document == DOCUMENT
-    assert specification.destination == Destination(
+def test_destination_has_what_connections_need() -> None:
+    assert parse_destination(DOCUMENT) == Destination(
         addresses=("10.0.0.1", "10.0.0.2"),
         check_host="fs-0123456789abcdef0.efs.us-east-1.amazonaws.com",
         ca_file="/etc/ca.pem",
@@ -36,8 +32,8 @@ def test_specification_has_what_connections_need_and_the_document_unchanged() ->
     )
 
 
-def test_specification_without_client_certificate() -> None:
-    assert Specification.parse(DOCUMENT | {"certificate": None}).destination.certificate is None
+def test_destination_without_client_certificate() -> None:
+    assert parse_destination(DOCUMENT | {"certificate": None}).certificate is None
 
 
 @pytest.mark.parametrize(
@@ -61,17 +57,17 @@ def test_specification_without_client_certificate() -> None:
         pytest.param({"connect_timeout_seconds": float("inf")}, id="endless time"),
     ],
 )
-def test_specification_with_a_value_of_the_wrong_type_or_size_is_refused(change: dict[str, object]) -> None:
+def test_description_with_a_value_of_the_wrong_type_or_size_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(Refused, match="description of the service is not valid") as refused:
-        Specification.parse(DOCUMENT | change)
+        parse_destination(DOCUMENT | change)
 
     assert refused.value.kind == "invalid"
 
 
 @pytest.mark.parametrize("missing", sorted(set(DOCUMENT) - {"file_system_id"}))
-def test_specification_with_a_missing_value_is_refused(missing: str) -> None:
+def test_description_with_a_missing_value_is_refused(missing: str) -> None:
     with pytest.raises(Refused):
-        Specification.parse({name: value for name, value in DOCUMENT.items() if name != missing})
+        parse_destination({name: value for name, value in DOCUMENT.items() if name != missing})
 
 
 def free_port() -> int:
@@ -81,9 +77,9 @@ def free_port() -> int:
 
 def test_client_is_refused_if_no_thread_can_start_and_the_next_one_is_served(tmp_path: Path) -> None:
     port = free_port()
-    relay = Relay(1, on_drained=lambda: None)
+    relay = Relay(1)
     relay.add(DOCUMENT | {"port": port, "ca_file": str(tmp_path / "missing.pem")})
-    threading.Thread(target=relay.acceptor.run, daemon=True).start()
+    relay.acceptor.start()
 
     before = threading.stack_size(1 << 50)
     try:
@@ -96,18 +92,17 @@ def test_client_is_refused_if_no_thread_can_start_and_the_next_one_is_served(tmp
 
 def test_connection_that_ends_after_its_handshake_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, mount_target = connected_pair()
-    monkeypatch.setattr(serving, "connect", lambda _: Established(stream, "10.0.0.1", "TLSv1.2", "", ""))
+    monkeypatch.setattr(serving, "connect", lambda _: (stream, Negotiated()))
     monkeypatch.setattr(splicing, "_PIPE_BYTES", 1 << 30)  # no pipe is so large
-    is_drained = threading.Event()
-    relay, port = Relay(1, on_drained=is_drained.set), free_port()
+    relay, port = Relay(1), free_port()
     relay.add(DOCUMENT | {"port": port})
     [service] = relay.services()
-    threading.Thread(target=relay.acceptor.run, daemon=True).start()
+    relay.acceptor.start()
 
     with mount_target:
         _reason_after_a_client(relay, port)
     relay.leave()
-    assert is_drained.wait(DEADLINE_SECONDS)
+    relay.acceptor.drain()
     assert "the node has too many pipes" in str(service.state()["reason"])
 
 
@@ -122,9 +117,9 @@ def test_listener_with_an_error_that_stays_is_read_again_after_a_pause(
 
     monkeypatch.setattr(serving, "time", SimpleNamespace(sleep=sleep))
     acceptor, listener = Acceptor(1), socket.create_server(("127.0.0.1", 0))
-    acceptor.add(listener, lambda client: client.close())
+    acceptor.add(listener, lambda client, _: client.close())
     listener.shutdown(socket.SHUT_RDWR)  # as with ``ss --kill``
-    threading.Thread(target=acceptor.run, daemon=True).start()
+    acceptor.start()
 
     assert paused.wait(DEADLINE_SECONDS)
     acceptor.remove(listener)

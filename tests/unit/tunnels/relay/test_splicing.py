@@ -10,6 +10,8 @@ import hashlib
 import mmap
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -38,24 +40,28 @@ class Connection:
     client: socket.socket
     mount_target: socket.socket
     splicing: Splicing
-    ended: threading.Event
+    thread: threading.Thread
+
+    def wait_until_it_ends(self) -> None:
+        self.thread.join(DEADLINE_SECONDS)
+        assert not self.thread.is_alive()
 
 
 def new_connection(pair: Callable[[], tuple[socket.socket, socket.socket]] = connected_pair) -> Connection:
     """A connection whose splicing has not started; ``pair`` makes the sockets of the mount target's side."""
     client, relay_side = connected_pair()
     mount_target, stream = pair()
-    ended = threading.Event()
-    return Connection(client, mount_target, Splicing(relay_side, stream, ended.set), ended)
+    splicing = Splicing(relay_side, stream)
+    return Connection(client, mount_target, splicing, threading.Thread(target=splicing.run))
 
 
 @pytest.fixture(params=[connected_pair, socket.socketpair], ids=["waiting", "prompt"])
 def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
     made = new_connection(request.param)
-    made.splicing.start()
+    made.thread.start()
     with made.client, made.mount_target:
         yield made
-    assert made.ended.wait(DEADLINE_SECONDS)
+    made.wait_until_it_ends()
 
 
 def receive(side: socket.socket, count: int) -> bytes:
@@ -86,8 +92,8 @@ def test_both_directions_carry_everything_at_the_same_time_and_are_counted(conne
 
     assert hashlib.sha256(found["written"]).digest() == hashlib.sha256(written).digest()
     assert hashlib.sha256(found["read"]).digest() == hashlib.sha256(read).digest()
-    connection.splicing.abort("end of the test")
-    assert connection.ended.wait(DEADLINE_SECONDS)
+    reset(connection.client)
+    connection.wait_until_it_ends()
     assert connection.splicing.sent_bytes == len(written)
     assert connection.splicing.received_bytes == len(read)
 
@@ -100,7 +106,6 @@ def test_answer_does_not_wait_for_the_next_one(connection: Connection, count: in
         answer = bytes([number]) * count
         connection.mount_target.sendall(answer)
         assert receive(connection.client, count) == answer
-    connection.splicing.abort("end of the test")
 
 
 @dataclass(slots=True)
@@ -136,7 +141,6 @@ def test_several_records_are_passed_on_at_once_if_all_fit(pipes: Pipes, connecti
     answer = os.urandom(1 << 24)
     threading.Thread(target=connection.mount_target.sendall, args=(answer,)).start()
     assert receive(connection.client, len(answer)) == answer
-    connection.splicing.abort("end of the test")
 
     assert pipes.sizes == [splicing._LARGE_PIPE_BYTES]
     assert pipes.records
@@ -163,9 +167,7 @@ def test_connection_with_a_tiny_pipe_ends(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(splicing, "fcntl", tiny)
     made = new_connection()
     with made.client, made.mount_target:
-        made.splicing.start()
-
-        assert made.ended.wait(DEADLINE_SECONDS)
+        made.splicing.run()
         assert "fs.pipe-user-pages-soft" in made.splicing.problem
 
 
@@ -184,7 +186,7 @@ def test_kernel_that_waits_despite_the_flag_is_recognized(
         return times[-1]
 
     monkeypatch.setattr(splicing, "time", SimpleNamespace(monotonic=monotonic))
-    between, pipe = Splicing(relay_side, stream, lambda: None), splicing._Pipe()
+    between, pipe = Splicing(relay_side, stream), splicing._Pipe()
     with client, relay_side, stream, mount_target, closing(pipe):
         assert between._take_first(pipe) == len(b"an answer")
     assert between._can_look is can_look
@@ -205,10 +207,10 @@ def test_bytes_that_are_no_record_end_the_connection(
     monkeypatch.setattr(splicing._Pipe, "fill", refuse)
     made = new_connection(pair)
     with made.client, made.mount_target:
-        made.splicing.start()
+        made.thread.start()
         made.mount_target.sendall(b"a header of another version")
 
-        assert made.ended.wait(DEADLINE_SECONDS)
+        made.wait_until_it_ends()
         assert made.splicing.problem == "the mount target sent something that is not TLS"
 
 
@@ -218,44 +220,54 @@ def test_end_of_the_mount_target_without_close_notify_resets_the_client(connecti
 
     with pytest.raises(ConnectionResetError):
         receive(connection.client, 1 << 20)
-    assert connection.ended.wait(DEADLINE_SECONDS)
+    connection.wait_until_it_ends()
     assert connection.splicing.problem == "the mount target ended the connection without close_notify"
 
 
 def test_reset_of_the_client_ends_the_stream(connection: Connection) -> None:
     reset(connection.client)
 
-    assert connection.ended.wait(DEADLINE_SECONDS)
+    connection.wait_until_it_ends()
     assert connection.mount_target.recv(1) == b""
     assert connection.splicing.problem == "connection reset by peer"
 
 
-def test_abort_wakes_both_directions_and_resets_the_client(connection: Connection) -> None:
-    connection.splicing.abort("the relay ends")
-
-    assert connection.ended.wait(DEADLINE_SECONDS)
-    with pytest.raises(ConnectionResetError):
-        connection.client.recv(1)
-    assert connection.splicing.problem == "the relay ends"
-
-
-def test_abort_wakes_a_direction_that_waits_for_room_at_the_mount_target(connection: Connection) -> None:
+def test_direction_that_waits_for_room_at_the_mount_target_ends_with_the_other_one(
+    connection: Connection,
+) -> None:
     connection.client.settimeout(0.2)
     with pytest.raises(TimeoutError):  # as soon as everything in between is full
         connection.client.sendall(bytes(1 << 26))
 
-    connection.splicing.abort("the relay ends")
+    connection.mount_target.shutdown(socket.SHUT_WR)
 
-    assert connection.ended.wait(DEADLINE_SECONDS)
+    connection.wait_until_it_ends()
 
 
-def test_abort_after_the_end_is_ignored(connection: Connection) -> None:
-    connection.splicing.abort("first")
-    assert connection.ended.wait(DEADLINE_SECONDS)
+def test_client_is_reset_if_the_process_is_killed() -> None:
+    client, relay_side = connected_pair()
+    mount_target, stream = connected_pair()
+    program = (
+        "import socket, sys; from kube_efs.tunnels.relay.splicing import Splicing;"
+        "Splicing(*(socket.socket(fileno=int(number)) for number in sys.argv[1:])).run()"
+    )
+    numbers = relay_side.fileno(), stream.fileno()
+    with client, mount_target:
+        with (
+            relay_side,
+            stream,
+            subprocess.Popen(
+                [sys.executable, "-I", "-c", program, *map(str, numbers)], pass_fds=numbers
+            ) as process,
+        ):
+            try:
+                client.sendall(b"call")
+                assert receive(mount_target, 4) == b"call"
+            finally:
+                process.kill()
 
-    connection.splicing.abort("second")
-
-    assert connection.splicing.problem == "first"
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
 
 
 @pytest.fixture
@@ -270,9 +282,8 @@ def no_threads() -> Iterator[None]:
 def test_connection_ends_if_no_thread_can_start() -> None:
     made = new_connection()
     with made.client, made.mount_target:
-        made.splicing.start()
+        made.splicing.run()
 
-        assert made.ended.is_set()
         assert made.splicing.problem == "can't start new thread"
         with pytest.raises(ConnectionResetError):
             made.client.recv(1)
