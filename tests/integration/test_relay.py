@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.integration.nfs_backend import Authority, Backend, free_address
-from tests.integration.relay_runner import COMMAND, DEADLINE_SECONDS, relay_process, service_of
+from tests.integration.relay_runner import COMMAND, DEADLINE_SECONDS, relay_process, service_of, serving
 from tests.integration.tunnel_node import FS, eventually, host_of, listening
 
 from kube_efs.model.errors import InvalidValue, PortTaken, RelayUnavailable, TunnelError
@@ -341,6 +341,22 @@ async def test_socket_of_a_killed_relay_is_replaced(
     async with relay_process(path) as second:
         await control.add(service)
         assert (await control.state()).pid == second.pid
+
+
+async def test_socket_that_was_removed_is_created_again(
+    relay: asyncio.subprocess.Process, control: RelayControl, path: Path
+) -> None:
+    service = service_of(free_address())
+    await control.add(service)
+    await asyncio.to_thread(path.unlink)
+
+    await serving(path, relay)
+    assert (await only_service(control)).service == service
+    assert stat.S_IMODE((await asyncio.to_thread(path.stat)).st_mode) == 0o600
+
+    async with relay_process(path) as successor:
+        await asyncio.to_thread(path.unlink)
+        await serving(path, successor)
 
 
 async def test_successor_serves_the_ports_while_the_first_one_keeps_its_connections(

@@ -333,6 +333,22 @@ async def test_ports_that_were_handed_over_to_a_successor_that_ended_are_served_
         assert _carries(first)
 
 
+async def test_relay_whose_socket_was_removed_is_changed_and_taken_over(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    async with carrying(options, authority) as (keeper, service, relay):
+        options.relay_socket.unlink()
+        async with keeping_after(options, keeper):
+            assert relays_of(options) == [relay.pid]
+
+        options.relay_socket.unlink()
+        other = replace(service, name="fs-2", port=free_port())
+        keeper.set_services([service, other])
+        await eventually(lambda: len(keeper.report.loaded) == 2, "the other service")
+        assert keeper.report.relay_pid == relay.pid
+        assert _carries(relay)
+
+
 @asynccontextmanager
 async def replaced_by_another_agent(
     options: TunnelOptions, authority: Authority

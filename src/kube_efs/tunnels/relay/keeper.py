@@ -175,9 +175,7 @@ class RelayKeeper:
         return pid in self._leaving or (self._process is not None and self._process.pid == pid)
 
     def _find_running(self) -> list[int]:
-        # A relay that was killed leaves its socket. To read all commands takes long on a slow or full node.
-        if not self._options.relay_socket.exists():
-            return []
+        # Also without the socket, which somebody may have removed. The relay creates it again.
         return [pid for pid, command in running_commands() if self._is_relay(command)]
 
     def _is_relay(self, command: Sequence[str]) -> bool:

@@ -11,7 +11,8 @@ carries one request and one answer, each a line of JSON:
 * ``{"command": "state"}``
 * ``{"command": "hand_over"}``, see below
 
-The answer is an object, ``{"error": KIND, "reason": TEXT}`` after a failure.
+The answer is an object, ``{"error": KIND, "reason": TEXT}`` after a failure. If the file of ``SOCKET`` is
+removed, the process creates it again.
 
 **A successor** is a second process with the same argument, for example of a newer version. It sends this one
 the request ``hand_over`` and gets the listeners: that of ``SOCKET``, and those of all services with their
@@ -44,6 +45,8 @@ _MOST_REQUESTS = 32
 _REQUEST_BYTES = 64 * 1024
 _REQUEST_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
+# Less than the agent waits for an answer.
+_CHECK_SECONDS = 5.0
 _MOST_DESCRIPTORS = 250  # in a message, SCM_MAX_FD is 253
 _COMMIT = b"commit\n"
 
@@ -58,6 +61,14 @@ class Control:
         self.acceptor.add(listener, self._serve)
         # Held while a successor takes over: it would not see a change after it got the list.
         self._changing = threading.Lock()
+
+    def restore_file(self, path: str) -> None:
+        """Listen at the path again if somebody has removed the file."""
+        with suppress(OSError, Refused), self._in_charge():
+            listener = listen(path)  # fails while the file exists
+            self.acceptor.remove(self._listener)
+            self._listener = listener
+            self.acceptor.add(listener, self._serve)
 
     def _serve(self, connection: socket.socket, problem: str) -> None:
         with connection, suppress(OSError):
@@ -214,7 +225,8 @@ def main() -> None:
     relay.acceptor.start()
     control.acceptor.start()
     log(f"the relay serves {path}")
-    signal.sigwait({signal.SIGTERM})
+    while not signal.sigtimedwait({signal.SIGTERM}, _CHECK_SECONDS):
+        control.restore_file(path)
     # Otherwise a successor serves the path.
     if not relay.is_leaving:
         remove_file(path)
