@@ -262,8 +262,15 @@ async def test_value_of_the_csi_driver_is_refused_without_it(path: str, value: A
     assert f"{path} has no effect without the CSI driver; set csi.enabled" in answer.errors
 
 
-async def test_values_that_request_nothing_do_not_need_the_csi_driver() -> None:
-    assert await objects({"csi": {"classReferences": []}, "node": {"env": []}}) == await objects({})
+@pytest.mark.parametrize("variables", [[], {}])
+async def test_values_that_request_nothing_do_not_need_the_csi_driver(variables: object) -> None:
+    values = {"csi": {"classReferences": []}, "node": {"env": variables}}
+    assert await objects(values) == await objects({})
+
+
+async def test_list_of_variables_of_nodes_applies_to_the_agent_without_the_csi_driver() -> None:
+    variable = {"name": "LOGGING_LEVEL", "value": "DEBUG"}
+    assert (await template({"node": {"env": [variable]}})).status == 0
 
 
 async def test_all_faults_are_reported_at_once() -> None:
@@ -310,7 +317,7 @@ async def test_refused_value_may_be_the_default_of_the_aws_driver() -> None:
         ),
         pytest.param(
             {**CSI, "node": {"env": [{"name": "POD_NAME", "value": "a"}]}},
-            "node.env: POD_NAME is set by the chart; remove it",
+            "node.env: POD_NAME belongs to the chart; remove it",
             id="variable that the chart sets for the tunnels",
         ),
         *(
@@ -332,7 +339,7 @@ async def test_refused_value_may_be_the_default_of_the_aws_driver() -> None:
         ),
         pytest.param(
             {"tunnel": {"env": {"KUBE_EFS_HEALTH_PORT": "9900"}}},
-            "tunnel.env: KUBE_EFS_HEALTH_PORT is set by the chart; remove it",
+            "tunnel.env: KUBE_EFS_HEALTH_PORT belongs to the chart; remove it",
             id="variable that the probes depend on",
         ),
         pytest.param(

@@ -10,6 +10,7 @@ from lightkube import AsyncClient, KubeConfig
 from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core.exceptions import ConfigError
+from yarl import URL
 
 from kube_efs.kube.connections import Connections
 from kube_efs.kube.credentials import CredentialsTransport
@@ -80,12 +81,12 @@ def connect(
 def _proxy(cluster: Cluster) -> str | None:
     """The proxy of the cluster, or that of ``HTTPS_PROXY``, ``NO_PROXY`` and similar variables."""
     if cluster.proxy_url:
-        if not cluster.proxy_url.startswith(("http://", "https://")):
+        if URL(cluster.proxy_url).scheme not in {"http", "https"}:
+            # Without the value, which may have a password.
             raise InvalidSetting(
-                "is not an HTTP proxy",
+                "is not the address of an HTTP proxy",
                 field="KUBECONFIG: clusters.proxy-url",
-                value=cluster.proxy_url.partition("://")[0],  # the rest may have a password
-                remedy="use one, or kubectl proxy",
+                remedy="use http://host:port, or kubectl proxy",
             )
         return cluster.proxy_url
     server = httpx2.URL(cluster.server)

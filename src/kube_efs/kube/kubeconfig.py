@@ -50,11 +50,15 @@ def load_kubeconfig(paths: Sequence[Path]) -> SingleConfig:
     found = [path for path in map(Path.expanduser, paths) if path.is_file()]
     if not found:
         raise ConfigError(f"Configuration file {', '.join(map(str, paths))} not found")
-    return read_kubeconfig((yaml.safe_load(path.read_text(encoding="utf-8")), path.parent) for path in found)
+    return read_kubeconfig(
+        # An empty file has no document.
+        (yaml.safe_load(path.read_text(encoding="utf-8")) or {}, path.parent.absolute())
+        for path in found
+    )
 
 
 def read_kubeconfig(documents: Iterable[tuple[Mapping[str, Any], Path]]) -> SingleConfig:
-    """The current context of these documents, with the directories of their files.
+    """The current context of these documents, with the absolute directories of their files.
 
     Of entries with the same name, the first one counts, and the first current context. Raises as
     ``load_kubeconfig``.

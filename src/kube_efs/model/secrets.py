@@ -257,13 +257,13 @@ def _shapes() -> tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]:
 
 
 # Variables of proxies also have addresses without a scheme. Each character is read once, for linear time.
-_PROXY: Final = _lazily(r"(proxy[\"'\\\s=:]++)([^\s/\"]++)", re.IGNORECASE)
+_PROXY: Final = _lazily(r"(proxy(?:[-_]?url)?[\"'\\\s=:]++)([^\s/\"]++)", re.IGNORECASE)
 
 
 def proxy_without_password(name: str, address: str) -> str:
     """The address without user and password, if the name is that of a proxy: ``user:password@host:port``."""
     user, at, host = address.rpartition("@")
-    is_unsafe = name.lower().endswith("proxy") and ":" in user and "://" not in user
+    is_unsafe = name.lower().endswith(("proxy", "proxy-url")) and ":" in user and "://" not in user
     return f"{REMOVED}{at}{host}" if is_unsafe else address
 
 

@@ -204,10 +204,31 @@ async def test_server_has_the_certificate_of_its_tls_name(cluster: SingleConfig,
             await client.get(Namespace, "default")
 
 
-def test_proxy_that_cannot_be_used_is_refused(tmp_path: Path, server: Server) -> None:
-    config = load_config(config_of(server, tmp_path, **{"proxy-url": "socks5://127.0.0.1:1"}))
-    with pytest.raises(InvalidSetting, match=r"proxy-url.*socks5"):
+@pytest.mark.parametrize("proxy", ["socks5://name:word@127.0.0.1:1", "name:word@127.0.0.1:1"])
+def test_proxy_that_cannot_be_used_is_refused_without_its_password(
+    tmp_path: Path, server: Server, proxy: str
+) -> None:
+    config = load_config(config_of(server, tmp_path, **{"proxy-url": proxy}))
+    with pytest.raises(InvalidSetting, match="proxy-url") as caught:
         connect(config)
+    assert "word" not in str(caught.value)
+
+
+def test_paths_are_relative_to_a_file_with_a_relative_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = {"server": "https://x", "certificate-authority": "ca.crt"}
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./program"}}
+    users = [{"name": "u", "user": user}]
+    written(tmp_path, kubeconfig(clusters=[{"name": "c", "cluster": cluster}], users=users))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").touch()
+    monkeypatch.setenv("KUBECONFIG", "empty:config")
+    config = load_config()
+    assert config.cluster.certificate_auth == str(tmp_path / "ca.crt")
+    assert config.user
+    assert config.user.exec
+    assert config.user.exec.command == str(tmp_path / "program")
 
 
 def program(folder: Path, source: str, **fields: object) -> dict[str, object]:

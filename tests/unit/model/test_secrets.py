@@ -130,6 +130,7 @@ _NAMED: dict[str, Callable[[str], str]] = {
     "url": lambda secret: f"https://me:{quote(secret, safe='')}@proxy.example.com/",
     "url with a quote": lambda secret: f"https://me:pa'{quote(secret, safe='')}@proxy.example.com/",
     "proxy": lambda secret: f"HTTPS_PROXY=me:{quote(secret, safe='')}@proxy.example.com:3128 next",
+    "proxy of a kubeconfig": lambda secret: f"proxy-url: me:{quote(secret, safe='')}@proxy.example.com:3128",
     "proxy in json": lambda secret: json.dumps({"httpsProxy": f"me:{quote(secret, safe='')}@proxy:3128"}),
     "proxy in repr": lambda secret: repr({"https_proxy": f"me:{quote(secret, safe='')}@proxy:3128"}),
     "proxy in json in json": lambda secret: json.dumps(

@@ -174,7 +174,7 @@ def _variables(own: Mapping[str, Sequence[str]]) -> Iterator[str]:
         yield from _fault(
             f"has .name ({_list({*names} - elsewhere.keys())})",
             f'printf "{values}: %s" .name',
-            "is set by the chart; remove it",
+            "belongs to the chart; remove it",
         )
         for name, remedy in elsewhere.items():
             yield from _fault(f'eq .name "{name}"', f'"{values}: {name}"', f"is not a setting here; {remedy}")
@@ -228,9 +228,13 @@ def _accounts(names: Sequence[str]) -> Iterator[str]:
 def _without_csi(needs_csi: Sequence[Value]) -> Iterator[str]:
     yield "{{- if not $.Values.csi.enabled }}"
     for one in needs_csi:
+        value = f"$.Values.{one.path}"
         # An empty list, as of variables in the file of the AWS driver, requests nothing.
+        given = f"not (has (toJson {value}) (list `{_json(one.default)}` `[]` `{{}}`))"
+        if one.path == "node.env":  # as a list, they apply to the tunnel agent, too
+            given = f'and (kindIs "map" {value}) ({given})'
         yield from _fault(
-            f"not (has (toJson $.Values.{one.path}) (list `{_json(one.default)}` `[]`))",
+            given,
             f'"{one.path}"',
             "has no effect without the CSI driver; set csi.enabled",
         )
