@@ -14,10 +14,18 @@ from kube_efs.kube.references import References
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.csi.access_points import VolumeRequest
 from kube_efs.model.csi.claims import CsiRequest, parse_claim, volume_for
+from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.csi.volume_attributes import render_attributes
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Directory
-from kube_efs.model.errors import InvalidValue, KubeAlreadyExists, NotYet, RemovalRefused
+from kube_efs.model.errors import (
+    AwsDenied,
+    InvalidValue,
+    KubeAlreadyExists,
+    KubeDenied,
+    NotYet,
+    RemovalRefused,
+)
 from kube_efs.model.volumes import DRIVER, CsiSource, Location, Volume
 from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
 from kube_efs.provisioning.copies import Copies
@@ -176,15 +184,24 @@ class CsiBackend:
     async def settled(self, volume: Volume) -> None:
         """Return when no earlier order can remove them any more."""
         with suppress(RemovalRefused):  # No order was ever given for such a volume.
-            handle = _handle(volume)
-            if volume.deletion_secret is not None and handle.kind.has_roles and handle.access_point_id:
-                # The Secret or its role may be gone for good, so the directory is not known: that of any
-                # volume on the file system may be this one.
-                everywhere = Location(file_system_id=handle.file_system_id, directory=Directory())
-                removal = Removal(access_point=RemovableAccessPoint(handle=handle, root=everywhere))
-            else:
-                removal = await self._volumes.removal(handle)
-            await self._volumes.settled(removal)
+            await self._volumes.settled(await self._ordered(volume))
+
+    async def _ordered(self, volume: Volume) -> Removal:
+        """What an earlier order can remove; raises RemovalRefused, KubeError, AwsError.
+
+        A volume that stays needs no Secret: that, its role and the permissions may be gone for good.
+        """
+        handle = _handle(volume)
+        if handle.access_point_id is None or not handle.kind.has_roles:
+            return await self._volumes.removal(handle)
+        try:
+            role = await self._references.role(volume.deletion_secret)
+            return await self._volumes.removal(handle, role)
+        except (NotYet, InvalidArgument, KubeDenied, AwsDenied) as error:
+            log.info("access-point-not-read", volume=volume.name, reason=str(error))
+        # The directory is not known now, but an earlier order knew it: that of any volume may be this one.
+        everywhere = Location(file_system_id=handle.file_system_id, directory=Directory())
+        return Removal(access_point=RemovableAccessPoint(handle=handle, root=everywhere))
 
     async def remove(self, removal: Removal, order: Order) -> None:
         """Remove them."""

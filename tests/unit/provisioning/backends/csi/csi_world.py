@@ -23,7 +23,7 @@ from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.parameters import FileSystemReference, parse_parameters
 from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.csi.volume_handles import AccessPointId
-from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, Relation
 from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.efs.kinds import FileSystemKind
@@ -226,6 +226,7 @@ class Folders(CopiedFolders):
         self.removed_from: list[Location] = []
         self.fault: KubeEfsError | None = None
         self.busy: KubeEfsError | None = None
+        self.busy_at = Directory()
 
     async def make(self, location: Location, permissions: Permissions) -> None:
         if self.fault:
@@ -233,8 +234,8 @@ class Folders(CopiedFolders):
         self.made[str(location)] = permissions
 
     async def settled(self, location: Location) -> None:
-        """Raise the error of the test, if it has set one."""
-        if self.busy:
+        """Raise the error of the test, if it has set one for a directory equal, above or below."""
+        if self.busy and location.directory.relation_to(self.busy_at) is not Relation.APART:
             raise self.busy
 
     async def remove(

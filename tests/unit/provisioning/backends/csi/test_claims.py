@@ -1,5 +1,6 @@
 """Claims served without sidecars: each gets one volume, and roles come from Secrets."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -11,9 +12,18 @@ from tests.unit.provisioning.world import Moments, Store
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.csi.volume_handles import parse_volume_handle
+from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import AwsUnavailable, KubeAlreadyExists, NotYet, RemovalRefused
+from kube_efs.model.errors import (
+    AwsNotPermitted,
+    AwsUnavailable,
+    KubeAlreadyExists,
+    KubeDenied,
+    NotYet,
+    RemovalRefused,
+    WorkerFailed,
+)
 from kube_efs.model.volumes import FINALIZER, CsiSource, Volume, VolumePhase
 from kube_efs.provisioning.backends.csi.claims import CsiBackend, CsiMade
 from kube_efs.provisioning.engine import DataFate, Engine
@@ -219,6 +229,101 @@ async def test_volume_stays_if_its_access_point_may_be_in_the_account_of_a_forme
     world.texts.secrets["team/role"] = now
     # The AWS account of the cluster and that of the role may be one.
     assert (await backend.removal(wanted)).access_point
+
+
+class Deleted:
+    """A volume of the class with the policy Retain, which somebody has deleted."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.world, self.store = CsiWorld(clock=lambda: self.now), Store(Moments())
+        self.store.on_change = self.world.index.put_volume
+        self.secret = self.world.texts.secrets.setdefault("team/role", {"awsRoleArn": ARN})
+        self.backend = CsiBackend(
+            volumes=self.world.volumes, copies=self.world.copies, references=self.world.texts
+        )
+        self.engine = Engine(
+            index=self.world.index,
+            backends=[self.backend],
+            store=self.store,
+            guards=Guards(index=self.world.index, store=self.store, roots=self.world.roots),
+        )
+
+    async def create(self, storage_class: StorageClass = ABROAD) -> Volume:
+        wanted = (await self.backend.plan(CLAIM, storage_class).make()).volume(0)
+        leaving = replace(wanted, phase=VolumePhase.RELEASED, finalizers=(FINALIZER,))
+        deleted = replace(await self.store.create(leaving), deleting=True)
+        # Its removal may have been ordered before its policy was changed.
+        self.world.index.put_volume(replace(deleted, reclaim_policy=ReclaimPolicy.DELETE))
+        self.store.write(replace(deleted, reclaim_policy=ReclaimPolicy.RETAIN))
+        self.now = 3600.0  # no call of an earlier process can still take effect
+        return self.store.volumes[NAME]
+
+    async def pin(self) -> None:
+        """Create another volume of its access point that is pinned to a mount target, as people do."""
+        csi = CsiSource(handle=handle_of(self.store.volumes[NAME]), attributes={"mounttargetip": "10.0.0.1"})
+        self.store.write(await self.store.create(Volume(name="a-pinned-one", csi=csi)))
+
+
+@pytest.mark.parametrize("role", [{"awsRoleArn": ARN}, {}], ids=["role", "without a role"])
+async def test_worker_on_another_directory_does_not_hold_a_volume_with_a_secret(role: dict[str, str]) -> None:
+    deleted = Deleted()
+    deleted.world.texts.secrets["team/role"] = role
+    volume = await deleted.create()
+    deleted.world.folders.busy = WorkerFailed("works on this directory", field="worker pod")
+    with pytest.raises(WorkerFailed):
+        await deleted.engine.reclaim(volume)
+    deleted.world.folders.busy_at = Directory(("elsewhere",))
+    assert await deleted.engine.reclaim(volume) is not None
+
+
+async def lose_secret(deleted: Deleted) -> None:
+    del deleted.world.texts.secrets["team/role"]
+
+
+async def break_role(deleted: Deleted) -> None:
+    deleted.secret["awsRoleArn"] = "no ARN"
+
+
+async def lose_role(deleted: Deleted) -> None:
+    deleted.secret.clear()
+    deleted.world.api.points.clear()  # the account of the cluster does not have it
+    await deleted.pin()
+
+
+async def deny_secret(deleted: Deleted) -> None:
+    async def denied(*_: str) -> None:
+        raise KubeDenied("answered 403", field="Secret team/role")
+
+    deleted.world.texts.secret = denied  # type: ignore[assignment, method-assign]
+
+
+async def deny_role(deleted: Deleted) -> None:
+    deleted.world.api.faults["get"] = AwsNotPermitted("denies the call", field="AssumeRole")
+
+
+@pytest.mark.parametrize("lose", [lose_secret, break_role, lose_role, deny_secret, deny_role])
+async def test_volume_whose_directory_is_unknown_waits_for_every_worker_on_its_file_system(
+    lose: Callable[[Deleted], Awaitable[None]],
+) -> None:
+    deleted = Deleted()
+    volume = await deleted.create()
+    await lose(deleted)
+    deleted.world.folders.busy = WorkerFailed("works on this directory", field="worker pod")
+    deleted.world.folders.busy_at = Directory(("elsewhere",))
+    with pytest.raises(WorkerFailed):
+        await deleted.engine.reclaim(volume)
+    deleted.world.folders.busy = None
+    assert await deleted.engine.reclaim(volume) is not None
+    assert NAME not in deleted.store.volumes
+
+
+async def test_volume_waits_while_aws_does_not_answer() -> None:
+    deleted = Deleted()
+    volume = await deleted.create()
+    deleted.world.api.faults["get"] = AwsUnavailable("was not answered", field="DescribeAccessPoints")
+    with pytest.raises(AwsUnavailable):
+        await deleted.engine.reclaim(volume)
 
 
 def test_class_warning_is_logged_once(backend: CsiBackend) -> None:

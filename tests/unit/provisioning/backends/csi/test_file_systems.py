@@ -58,6 +58,7 @@ from kube_efs.model.volumes import (
 )
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Account
+from kube_efs.provisioning.backends.csi.claims import CsiBackend
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.file_systems import FileSystems
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
@@ -798,16 +799,21 @@ def test_volume_with_the_address_of_a_mount_target_keeps_the_file_system(server:
     run(test)
 
 
-def test_kept_volume_reopens_its_file_system() -> None:
+@pytest.mark.parametrize("secret", [None, ("team", "role")], ids=["no Secret", "a Secret without a role"])
+def test_kept_volume_reopens_its_file_system(secret: tuple[str, str] | None) -> None:
     async def test() -> None:
         account = AwsAccount()
-        driver = Driver(account)
+        driver, texts = Driver(account), Texts()
+        texts.secrets["team/role"] = {}
+        copies, _ = given_copies(driver.guards.reservations)
+        backend = CsiBackend(volumes=driver.volumes, copies=copies, references=texts)
         handle = await driver.create(wanted())
+        volume = replace(driver.index.volumes[f"pvc-{UID}"], deletion_secret=secret)
         await driver.file_systems._gateway.made_file_systems.set_stage(handle.file_system_id, Stage.REMOVING)
         with pytest.raises(NotYet, match="may still be deleted by an earlier call"):
-            await driver.volumes.settled(await driver.volumes.removal(handle))
+            await backend.settled(volume)
         await asyncio.sleep(200)
-        await driver.volumes.settled(await driver.volumes.removal(handle))
+        await backend.settled(volume)
         assert account.stage(handle.file_system_id) == "ready"
 
     run(test)
