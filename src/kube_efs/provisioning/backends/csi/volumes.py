@@ -45,7 +45,7 @@ from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import KubeEfsError, NotYet, PlatformError
-from kube_efs.model.volumes import Location, VolumePhase
+from kube_efs.model.volumes import DRIVER, Location, VolumePhase
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints, Notice
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
@@ -273,10 +273,12 @@ class CsiVolumes:
         """
         if handle.access_point_id is None or not handle.kind.has_roles:
             return
-        names = self._index.volumes_through(handle.access_point_id)
-        volumes = [self._index.volumes[name] for name in sorted(names) if name in self._index.volumes]
-        is_abroad = [one.csi is not None and is_of_another_account(one.csi.attributes) for one in volumes]
-        if not volumes or (role is not None) is any(is_abroad):
+        through = self._index.volumes_through(handle.access_point_id)
+        known = [self._index.volumes[name] for name in sorted(through) if name in self._index.volumes]
+        # People may give their own volumes of the access point any attributes, such as a mount target.
+        ours = [one for one in known if one.provisioned_by == DRIVER and one.handle == handle]
+        abroad = [one for one in ours if one.csi and is_of_another_account(one.csi.attributes)]
+        if not ours or (role is not None) is bool(abroad):
             return
         problem = (
             "was created without the role that its provisioner Secret has now"
@@ -286,7 +288,7 @@ class CsiVolumes:
         raise NotYet(
             f"{problem}, so its access point is not found",
             field="volume",
-            value=volumes[0].name,
+            value=(abroad or ours)[0].name,
             remedy="correct the Secret, or set the reclaim policy of the volume to Retain",
         )
 

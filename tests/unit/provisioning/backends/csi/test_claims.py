@@ -265,6 +265,17 @@ class Deleted:
         self.store.write(await self.store.create(Volume(name="a-pinned-one", csi=csi)))
 
 
+async def test_volume_of_people_does_not_hold_one_whose_access_point_is_gone() -> None:
+    deleted = Deleted()
+    volume = await deleted.create(CLASS)
+    await deleted.pin()
+    deleted.world.api.points.clear()
+    assert (await deleted.backend.removal(volume)).access_point
+    done = await deleted.engine.reclaim(volume)
+    assert done is not None
+    assert (done.data, set(deleted.store.volumes)) == (DataFate.KEPT, {"a-pinned-one"})
+
+
 @pytest.mark.parametrize("role", [{"awsRoleArn": ARN}, {}], ids=["role", "without a role"])
 async def test_worker_on_another_directory_does_not_hold_a_volume_with_a_secret(role: dict[str, str]) -> None:
     deleted = Deleted()
