@@ -118,6 +118,7 @@ class AwsConnection:
         self._look_again_at = 0.0
         self._slots = asyncio.Semaphore(options.max_concurrency)
         self._exit_stack = AsyncExitStack()
+        self._running = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -129,6 +130,11 @@ class AwsConnection:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is running."""
+        return self._running > 0
 
     async def close(self) -> None:
         """Close the clients; no call may be running."""
@@ -204,6 +210,7 @@ class AwsConnection:
             iam_action = f"{_IAM_PREFIXES[service]}:{operation}"
             # A deletion was confirmed just before. While it waits for other calls, the confirmation ages.
             is_deletion = operation.startswith("Delete")
+            self._running += 1
             try:
                 with aws_errors(operation, iam_action=iam_action, subject=subject):
                     # A slot is held until the last retry and page, so this also limits concurrent requests.
@@ -221,6 +228,7 @@ class AwsConnection:
                 self._count(service, operation, error_code(error))
                 raise
             finally:
+                self._running -= 1
                 self._metrics.call_seconds.labels(_label(service, operation)).observe(monotonic() - started)
 
     def _next_deadline(self) -> float:

@@ -58,6 +58,11 @@ class AwsGateway:
     ) -> None:
         await self._connection.__aexit__(kind, error, traceback)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is running."""
+        return self._connection.is_busy
+
     async def close(self) -> None:
         """Release the memory of the clients until the next call; none may be running."""
         await self._connection.close()

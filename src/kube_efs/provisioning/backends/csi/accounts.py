@@ -102,8 +102,9 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
 
     async def _close_unused(self) -> None:
         for key, other in list(self._open.items())[: -self._most_open]:
-            # Others may use or close it while this closes an earlier one.
-            if other.users or self._open.get(key) is not other:
+            # Others may use or close it while this closes an earlier one. A list that several callers share
+            # continues after they were cancelled.
+            if other.users or other.account.gateway.is_busy or self._open.get(key) is not other:
                 continue
             del self._open[key]
             if all(points.is_blank for points in other.account.access_points.values()):

@@ -1,7 +1,9 @@
 """AWS accounts of roles in provisioner secrets: users of claims can name any number of them."""
 
+import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 
 import pytest
 from aiobotocore.session import AioSession
@@ -117,6 +119,56 @@ async def test_account_with_known_access_points_stays_without_clients(
     async with accounts.of(FIRST) as account:
         assert account.access_points[EFS] is points
         await call(account)
+
+
+async def test_clients_stay_while_a_list_of_a_cancelled_caller_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+    closed: list[AwsGateway] = []
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        began.set()
+        await may_end.wait()
+        writer.close()
+
+    def access_points_of(gateway: AwsGateway) -> Mapping[FileSystemKind, AccessPoints]:
+        return {EFS: AccessPoints(gateway.access_points, VolumeIndex(), quota=10)}
+
+    close = AwsGateway.close
+
+    async def note_close(gateway: AwsGateway) -> None:
+        closed.append(gateway)
+        await close(gateway)
+
+    async def use_others_without_calls(made: Accounts) -> None:
+        for role in OTHERS:
+            async with made.of(role):
+                pass
+
+    monkeypatch.setattr(AwsGateway, "close", note_close)
+    metrics = AwsMetrics(CollectorRegistry())
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    options = replace(OPTIONS, endpoint_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with (
+        server,
+        AwsGateway(options, metrics) as own,
+        Accounts(own, options, metrics, access_points_of, most_open=1) as made,
+    ):
+        async with made.of(FIRST) as account:
+            known = account.access_points[EFS].known
+            caller = asyncio.create_task(known.loaded(FS))
+            await began.wait()
+            caller.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+        await use_others_without_calls(made)
+        assert account.gateway not in closed
+        may_end.set()
+        async with made.of(FIRST) as again:
+            assert again is account
+            with pytest.raises(AwsUnavailable):
+                await known.refresh(FS)
+        await use_others_without_calls(made)
+        assert account.gateway in closed
 
 
 async def test_refresh_continues_after_a_file_system_that_cannot_be_listed(
