@@ -167,6 +167,13 @@ def test_handle_is_that_of_a_volume_of_the_driver(
         ),
         pytest.param("fs-0123abcd:/a", ("accesspoint=x",), ":/a", id="malformed"),
         pytest.param("fs-0123abcd:/a", ("port=1", f"accesspoint={POINT}"), f":/a:{POINT}", id="refused"),
+        pytest.param(
+            "fs-0123abcd", ('context="a,b"', f"accesspoint={POINT}"), f"::{POINT}", id="refused quotes"
+        ),
+        pytest.param(
+            "fs-0123abcd", (f'x"y"z,accesspoint="{POINT}"',), f"::{POINT}", id="its own quotes are allowed"
+        ),
+        pytest.param("fs-0123abcd:/a", (f'accesspoint="{POINT}', "tls"), ":/a", id="its quotes do not end"),
     ],
 )
 def test_access_point_in_the_mount_options_is_the_entrance(

@@ -144,18 +144,22 @@ def parse_mount_flags(flags: Sequence[str], kind: FileSystemKind = FileSystemKin
 
 def named_access_point(flags: Iterable[str]) -> AccessPointId | None:
     """The access point among the flags; None without a valid one. The other flags are not checked."""
-    with suppress(InvalidArgument):
-        for flag in _single_flags(flags):
-            if flag.name == "accesspoint" and flag.value:
-                return parse_access_point_id(flag.value.lower(), field=_FIELD)
+    for flag in _raw_flags(flags):
+        if flag.name == "accesspoint":
+            with suppress(InvalidArgument):
+                return parse_access_point_id((_parsed_quotes(flag).value or "").lower(), field=_FIELD)
     return None
 
 
 def _single_flags(flags: Iterable[str]) -> Iterator[_Flag]:
+    return map(_parsed_quotes, _raw_flags(flags))
+
+
+def _raw_flags(flags: Iterable[str]) -> Iterator[_Flag]:
     for flag in (part.strip(" ") for text in flags for part in _PART.findall(text)):
         if flag:
             name, has_value, value = flag.partition("=")
-            yield _parsed_quotes(_Flag(name.lower(), value if has_value else None))
+            yield _Flag(name.lower(), value if has_value else None)
 
 
 def _parsed_quotes(flag: _Flag) -> _Flag:
