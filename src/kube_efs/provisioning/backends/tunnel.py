@@ -96,8 +96,12 @@ class TunnelPlan:
         A namespace can have the name of any directory at the top of the file system, such as the base of
         another provisioner, or a volume in it. It must not change the modes there. Static volumes of
         administrators do not count, such as those for backups.
+
+        A volume whose port belongs to another file system than its annotation names counts on both, because
+        its pods see the modes behind the port. Elsewhere only the annotated one counts: a claim gets the file
+        system on which its data is, and IDs are held where the volume was created.
         """
-        related = self.index.directories.related(self.request.location)
+        related = self.index.users_of(self.request.location)
         names = related[Relation.SAME] | related[Relation.ABOVE]
         volumes = [self.index.volumes[name] for name in names if name in self.index.volumes]
         return any(

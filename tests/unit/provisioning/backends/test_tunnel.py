@@ -185,6 +185,23 @@ async def test_directory_of_another_namespace_keeps_its_mode(world: World) -> No
     assert inside not in world.folders.permissions
 
 
+async def test_directory_behind_the_port_of_another_namespace_keeps_its_mode(world: World) -> None:
+    """Its pods mount what is behind the port, whatever the annotation of their volume names."""
+    _give_a_mode(world)
+    mine = await world.provision(claim())
+    theirs = replace(
+        mine,
+        name="theirs",
+        uid="theirs",
+        claim=ClaimReference(namespace="other", name="data"),
+        file_system_id="fs-9",
+    )
+    world.add(theirs)
+    world.folders.permissions.clear()
+    await world.provision(claim("u2"))
+    assert world.folders.permissions == {}
+
+
 @pytest.mark.parametrize("provisioned_by", [PROVISIONER, None])
 async def test_existing_directory_of_the_namespace_gets_the_mode_of_the_class(
     world: World, provisioned_by: str | None
