@@ -24,7 +24,16 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -37,7 +46,7 @@ from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import MadeFileSystem
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
-from kube_efs.model.efs.directories import Directory, Relation
+from kube_efs.model.efs.directories import Directory, Relation, read_directory
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
     AwsNoCredentialsYet,
@@ -47,7 +56,6 @@ from kube_efs.model.errors import (
     NotYet,
     RemovalRefused,
 )
-from kube_efs.model.loopback import is_loopback
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import DRIVER, Location, Volume
 from kube_efs.provisioning.awaited_volumes import AwaitedVolumes
@@ -402,7 +410,8 @@ class Guards:
             return Permit(keeps_file_system=keeps_file_system)
         location = removal.directory.location
         await self._check_unlocated(location, itself, view)
-        users = await self._users(removal.directory, point, itself, view)
+        mounting = _mounting(removal.file_system, view) if removal.file_system else {}
+        users = await self._users(removal.directory, point, itself, view, mounting)
         # An access point can be removed without its directory, which then stays with all that is below it.
         if users.below and point is None:
             below = ", ".join(f"volume {one}" if " " not in one else one for one in sorted(users.below))
@@ -431,13 +440,14 @@ class Guards:
         Each of them removes it later, if it is the last. Raises RemovalRefused if anything else uses it.
         """
         location = Location(file_system_id=found.file_system_id, directory=Directory())
-        await self._check_unlocated(location, itself, view, addresses=found.addresses)
+        # A volume of an unknown address uses another one: all addresses of this one are known.
+        await self._check_unlocated(location, itself, view, only_loopback=True)
         roots = await self._roots(location, None, ()) if self._roots else ()
         others = {one.access_point_id for one in roots}
         if point is not None:
             others.discard(point.handle.access_point_id or AccessPointId(""))
         staying: dict[str, bool] = {}
-        for name in sorted(view.volumes_on(found.file_system_id) - itself):
+        for name in sorted(view.volumes_on(found.file_system_id).union(_mounting(found, view)) - itself):
             live, entrance = await self._live(name), view.access_point_of(name)
             if live is None or live.is_finalized or self._is_of_worker(live):
                 continue
@@ -465,19 +475,18 @@ class Guards:
         itself: frozenset[str],
         view: VolumeIndex,
         *,
-        addresses: frozenset[str] | None = None,
+        only_loopback: bool = False,
     ) -> None:
         """Raise NotYet when a volume of an unknown file system may use the directory.
 
-        ``addresses`` are all of its file system, if they are known.
+        With ``only_loopback``, volumes that are mounted from an address do not count.
         """
         # A copy, because a lookup removes missing volumes from the index.
         for name, directory in list(view.unlocated.items()):
             if name in itself or directory.relation_to(location.directory) not in _SAME_OR_BELOW:
                 continue
             volume = view.volumes.get(name)
-            nfs = volume.mounted_nfs if volume else None
-            if addresses is not None and not (nfs and (is_loopback(nfs.server) or nfs.address in addresses)):
+            if only_loopback and not (volume and volume.is_behind_port):
                 continue
             if await self._live(name) is not None:
                 raise NotYet(
@@ -510,11 +519,15 @@ class Guards:
         point: RemovableAccessPoint | None,
         itself: frozenset[str],
         view: VolumeIndex,
+        mounting: Mapping[str, Directory],
     ) -> _Users:
+        """The users of the directory; ``mounting`` are further volumes of its file system."""
         location = removed.location
         candidates: dict[Relation, set[str]] = {
             relation: set(volumes - itself) for relation, volumes in view.users_of(location).items()
         }
+        for name in mounting.keys() - itself:
+            candidates.setdefault(mounting[name].relation_to(location.directory), set()).add(name)
         blocking: dict[Relation, set[str]] = {Relation.SAME: set(), Relation.BELOW: set()}
         for found in await self._access_points(removed, view):
             if point and found.access_point_id == point.handle.access_point_id:
@@ -591,6 +604,20 @@ def _deleted_since(handle: VolumeHandle) -> NotYet:
         value=str(handle),
         remedy="its data is kept unless the removal is requested again",
     )
+
+
+def _mounting(found: MadeFileSystem, view: VolumeIndex) -> dict[str, Directory]:
+    """The volumes that nodes mount from an address of the file system, and their directories.
+
+    Tunnels do not know the addresses of each file system. So the location of such a volume may be unknown, or
+    be another file system that its annotation names by mistake.
+    """
+    sources = {name: one.mounted_nfs for name, one in view.volumes.items()}
+    return {
+        name: read_directory(nfs.path)
+        for name, nfs in sources.items()
+        if nfs is not None and nfs.address in found.addresses
+    }
 
 
 def _inside(found: AccessPoint, volume: Volume | None) -> Directory:

@@ -10,6 +10,8 @@ from tests.unit.provisioning.world import World, claim
 
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.csi.access_points import AccessPoint
+from kube_efs.model.csi.file_system_templates import Scope
+from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem, Stage
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import FileSystemId
@@ -29,7 +31,7 @@ from kube_efs.model.errors import (
     RemovalRefused,
     WorkerFailed,
 )
-from kube_efs.model.volumes import FINALIZER, CsiSource, Location, NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import DRIVER, FINALIZER, CsiSource, Location, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning import guards
 from kube_efs.provisioning.backends.tunnel import TunnelPlan
 from kube_efs.provisioning.engine import DataFate
@@ -552,6 +554,35 @@ async def test_volume_protects_what_is_behind_its_port_also_against_its_annotati
     with pytest.raises(RemovalRefused, match="contains the directory of volume sharer"):
         await world.engine.reclaim(RELEASED)
     assert world.folders.there == {DATA}
+
+
+@pytest.mark.parametrize(
+    ("path", "is_kept"), [("/team/example", True), ("/team/example/a", True), ("/team/other", False)]
+)
+async def test_address_of_a_made_file_system_protects_the_directory_also_against_an_annotation(
+    world: World, path: str, is_kept: bool
+) -> None:
+    """The tunnels do not know the file system, such as one outside of the discovered ones."""
+    made = MadeFileSystem(
+        file_system_id=FS,
+        owner=FileSystemOwner(scope=Scope.NAMESPACE, name="team", cluster="c"),
+        stage=Stage.READY,
+        token="t",
+        addresses=frozenset({"10.9.9.9"}),
+    )
+    place = Location(file_system_id=FS, directory=DATA.directory)
+    removal = Removal(directory=RemovableDirectory(location=place), file_system=made)
+    of_namespace = CsiSource(handle=f"{FS}:/next")
+    world.add(Volume(name="next", uid="n", csi=of_namespace, provisioned_by=DRIVER))
+    mounted = NfsSource(server="10.9.9.9", path=path)
+    world.add(Volume(name="static", uid="s", nfs=mounted, file_system_id="fs-2"))
+    check = world.guards.check_without_volume(removal)
+    if path.endswith("/a"):
+        with pytest.raises(RemovalRefused, match="contains the directory of volume static"):
+            await check
+        return
+    permit = await check
+    assert ("volume next" in permit.keeps_file_system, "static" in permit.keeps) == (True, is_kept)
 
 
 async def test_unnoticed_deletion_of_volumes_of_unknown_file_systems_blocks_no_removal(world: World) -> None:

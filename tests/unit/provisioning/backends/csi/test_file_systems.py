@@ -782,7 +782,10 @@ def test_no_worker_pod_looks_for_snapshots_while_mount_targets_are_deleted() -> 
 
 
 @pytest.mark.parametrize("server", ["fd00::4", "[fd00::4]", "FD00::0:4"])
-def test_volume_with_the_address_of_a_mount_target_keeps_the_file_system(server: str) -> None:
+@pytest.mark.parametrize("annotation", [None, "fs-00000002"], ids=["unknown", "annotated by mistake"])
+def test_volume_with_the_address_of_a_mount_target_keeps_the_file_system(
+    server: str, annotation: str | None
+) -> None:
     async def test() -> None:
         account = AwsAccount()
         driver = Driver(account)
@@ -790,11 +793,23 @@ def test_volume_with_the_address_of_a_mount_target_keeps_the_file_system(server:
         for target in account.mount_targets.values():
             target["Ipv6Address"] = "fd00::4"
             del target["IpAddress"]
-        nfs = NfsSource(server=server, path="/")
-        driver.index.put_volume(Volume(name="static", uid="s", phase=VolumePhase.BOUND, nfs=nfs))
-        with pytest.raises(NotYet, match="may be used by volume static"):
+        static = Volume(
+            name="static",
+            uid="s",
+            phase=VolumePhase.BOUND,
+            nfs=NfsSource(server=server, path="/"),
+            file_system_id=annotation,
+        )
+        driver.index.put_volume(static)
+        with pytest.raises(RemovalRefused, match="also used by volume static"):
             await driver.volumes.delete(handle)
         assert len(account.mount_targets) == 3
+        elsewhere = NfsSource(server="fd00::5", path="/")
+        driver.index.put_volume(replace(static, nfs=elsewhere))
+        await _until_done(lambda: driver.volumes.delete(handle))
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
 
     run(test)
 
