@@ -236,7 +236,6 @@ class ClaimController(Controller[ClaimUid]):
         traced.note(volume=volume.name)
         self._begun.pop(plan.claim.uid, None)
         self._has_all_volumes(plan.claim.uid)
-        self._pauses.pop(plan.claim.uid, None)
         self._events.provisioned(plan, volume)
         self._stop_waiting(plan.claim.uid)
         self._count(plan.claim, Outcome.SUCCEEDED)
