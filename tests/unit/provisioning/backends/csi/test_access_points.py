@@ -28,7 +28,7 @@ from kube_efs.model.errors import (
     GidRangeFull,
     KubeEfsError,
 )
-from kube_efs.model.volumes import CsiSource, Volume
+from kube_efs.model.volumes import CsiSource, Location, Volume
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.volume_index import VolumeIndex
 
@@ -138,6 +138,15 @@ async def test_file_system_that_is_deleted_while_others_are_listed_is_no_interna
 
     scene.api.list = list_slowly  # type: ignore[method-assign]
     await scene.create(request(**BOTH), FS, OTHER)
+
+
+async def test_forgotten_file_system_is_listed_again(scene: Scene) -> None:
+    """AWS may have answered wrongly that it does not exist."""
+    known = scene.points.known
+    await known.loaded(FS)
+    known.forget(FS)
+    made = foreign(scene, "pvc-9", 1000)
+    assert await known.location(handle(made)) == Location(file_system_id=FS, directory=made.directory)
 
 
 # --- creations with a lost answer

@@ -219,6 +219,27 @@ async def test_directory_of_an_access_point_that_a_list_omits_is_kept(*, is_show
     assert (set(world.api.points), world.folders.removed) == ({staying.access_point_id}, [])
 
 
+async def test_directory_of_a_volume_that_appears_during_a_list_of_volumes_is_kept() -> None:
+    """The volume is no longer awaited, and not in the list."""
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
+    shared = {"subPathPattern": "${.PVC.namespace}", "ensureUniqueDirectory": "false"}
+    going = (await world.volumes.create(request("pvc-1", **shared))).handle
+    world.note("pvc-1", going, **LEAVING)
+    staying = (await world.volumes.promise(request("pvc-2", **shared))).handle
+    assert staying.access_point_id
+    world.api.omitted.add(staying.access_point_id)
+    list_now = world.store.list
+
+    async def list_before() -> Sequence[Volume]:
+        listed = [one for one in await list_now() if one.name != "pvc-2"]
+        world.note("pvc-2", staying, phase=VolumePhase.BOUND)
+        return listed
+
+    world.store.list = list_before  # type: ignore[method-assign]
+    await world.volumes.delete(going)
+    assert (set(world.api.points), world.folders.removed) == ({staying.access_point_id}, [])
+
+
 async def test_directory_is_removed_although_a_volume_names_a_missing_access_point() -> None:
     world = CsiWorld(removes_directories=tuple(FileSystemKind))
     handle = (await world.volumes.create(request())).handle
