@@ -26,6 +26,7 @@ from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import AwsError, AwsNotFound, RemovalRefused
 from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import Location
+from kube_efs.provisioning.backends.csi.omitted_access_points import OmittedAccessPoints
 from kube_efs.provisioning.gid_ledger import GidIndex
 from kube_efs.single_flight import SingleFlight
 
@@ -94,6 +95,7 @@ class KnownAccessPoints:
         # The access points that were deleted here since the running list of a file system began.
         self._deleted: dict[FileSystemId, set[AccessPointId]] = {}
         self._listers: dict[FileSystemId, SingleFlight[None]] = {}
+        self._omitted: dict[FileSystemId, OmittedAccessPoints] = {}
 
     @property
     def counts(self) -> Mapping[FileSystemId, int]:
@@ -167,8 +169,8 @@ class KnownAccessPoints:
         """
         await self.refresh(file_system_id)
         listed = dict(self._known[file_system_id])
-        omitted = [await self.get(one, file_system_id) for one in sorted(named) if one not in listed]
-        of_file_system = (one for one in omitted if one and one.file_system_id == file_system_id)
+        omitted = await self._omitted_from(file_system_id).read(frozenset(named) - listed.keys())
+        of_file_system = (one for one in omitted if one.file_system_id == file_system_id)
         return tuple(one for one in (*listed.values(), *of_file_system) if not one.leaving)
 
     async def loaded(self, file_system_id: FileSystemId) -> None:
@@ -192,6 +194,13 @@ class KnownAccessPoints:
                 self.forget(file_system_id)
             except AwsError as error:
                 log.warning("access-points-not-read", file_system=file_system_id, reason=str(error))
+
+    def _omitted_from(self, file_system_id: FileSystemId) -> OmittedAccessPoints:
+        if file_system_id not in self._omitted:
+            self._omitted[file_system_id] = OmittedAccessPoints(
+                lambda one: self.get(one, file_system_id), self._clock
+            )
+        return self._omitted[file_system_id]
 
     def _lister(self, file_system_id: FileSystemId) -> SingleFlight[None]:
         if file_system_id not in self._listers:
@@ -268,6 +277,7 @@ class KnownAccessPoints:
     def forget(self, file_system_id: FileSystemId) -> None:
         """Forget a deleted file system with its access points, whose IDs are free."""
         self._listed_at.pop(file_system_id, None)
+        self._omitted.pop(file_system_id, None)
         for gone in list(self._known.pop(file_system_id, {}).values()):
             self.removed(gone)
 

@@ -574,6 +574,102 @@ async def test_roots_contain_what_a_list_omits_unless_aws_says_that_it_does_not_
         await scene.points.known.roots(FS, named)
 
 
+GONE = frozenset(AccessPointId(f"fsap-{number:017x}") for number in range(900, 1200))
+
+
+async def test_access_points_that_are_missing_for_a_minute_cost_no_more_calls(scene: Scene) -> None:
+    """Volumes with the policy Retain name them indefinitely."""
+    known, omitted = scene.points.known, await scene.create(request())
+    scene.api.omitted.add(omitted.access_point_id)
+    named = {*GONE, omitted.access_point_id}
+    calls = []
+    for scene.now in (0, 59, 60, 61, 62):
+        before = scene.api.calls["get"]
+        assert await known.roots(FS, named) == (omitted,)
+        # As for the last removal on a file system, which needs only the list.
+        await known.roots(FS)
+        calls.append(scene.api.calls["get"] - before)
+    assert calls == [301, 301, 301, 1, 1]
+    # What no volume names is not remembered.
+    calls.clear()
+    for scene.now in (100, 161, 222, 223):
+        if scene.now < 222:
+            await known.roots(FS, {omitted.access_point_id})
+        before = scene.api.calls["get"]
+        await known.roots(FS, named)
+        calls.append(scene.api.calls["get"] - before)
+    assert calls == [301, 301, 301, 1]
+
+
+async def test_access_point_that_was_missing_for_a_moment_is_read_again(scene: Scene) -> None:
+    """AWS may not know a new access point everywhere."""
+    made = await scene.create(request())
+    scene.api.omitted.add(made.access_point_id)
+    for scene.now, is_there in ((0, False), (30, True), (70, False), (71, True)):
+        scene.api.points = {made.access_point_id: made} if is_there else {}
+        found = await scene.points.known.roots(FS, {made.access_point_id})
+        assert found == ((made,) if is_there else ())
+
+
+async def test_minute_begins_with_the_answer(scene: Scene) -> None:
+    """A slow call may say what was true long after it began."""
+    made = await scene.create(request())
+    scene.api.omitted.add(made.access_point_id)
+    get, scene.api.points = scene.api.get, {}
+
+    async def get_slowly(access_point_id: AccessPointId, _file_system_id: FileSystemId) -> AccessPoint:
+        scene.now += 100
+        return await get(access_point_id, _file_system_id)
+
+    scene.api.get = get_slowly  # type: ignore[method-assign]
+    for _ in range(2):
+        assert await scene.points.known.roots(FS, {made.access_point_id}) == ()
+    scene.api.points = {made.access_point_id: made}
+    assert await scene.points.known.roots(FS, {made.access_point_id}) == (made,)
+
+
+async def test_waiting_callers_share_the_calls_for_omitted_access_points(scene: Scene) -> None:
+    get, running, most, has_begun = scene.api.get, 0, 0, asyncio.Event()
+
+    async def get_slowly(access_point_id: AccessPointId, _file_system_id: FileSystemId) -> AccessPoint:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        has_begun.set()
+        await asyncio.sleep(0)
+        running -= 1
+        return await get(access_point_id, _file_system_id)
+
+    scene.api.get = get_slowly  # type: ignore[method-assign]
+    await asyncio.gather(*(scene.points.known.roots(FS, GONE) for _ in range(20)))
+    assert (most, scene.api.calls["get"]) == (8, len(GONE))
+    # A later caller must not get an earlier answer.
+    first = asyncio.create_task(scene.points.known.roots(FS, GONE))
+    has_begun.clear()
+    await has_begun.wait()
+    await asyncio.gather(first, *(scene.points.known.roots(FS, GONE) for _ in range(20)))
+    assert scene.api.calls["get"] == 3 * len(GONE)
+
+
+async def test_failed_call_for_an_omitted_access_point_ends_the_others(scene: Scene) -> None:
+    get, calls = scene.api.get, 0
+
+    async def fail_once(access_point_id: AccessPointId, _file_system_id: FileSystemId) -> AccessPoint:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise AwsUnavailable("is away", field="get")
+        await asyncio.sleep(0)
+        return await get(access_point_id, _file_system_id)
+
+    scene.api.get = fail_once  # type: ignore[method-assign]
+    with pytest.raises(AwsUnavailable):
+        await scene.points.known.roots(FS, GONE)
+    await asyncio.sleep(0.1)
+    assert calls < 50
+    assert await scene.points.known.roots(FS, GONE) == ()
+
+
 async def test_list_does_not_undo_concurrent_changes(scene: Scene) -> None:
     leaving = await scene.create(request("pvc-1", **NARROW))
     slow = Slow(scene)
