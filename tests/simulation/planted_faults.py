@@ -261,10 +261,10 @@ def volume_of_a_parent_directory_blocks_removals() -> None:
     """A volume of the whole file system, as for backups, blocks every removal."""
     users = Guards._users
 
-    async def refusing(self: Any, removal: Any, location: Any, itself: Any, view: Any) -> Any:
-        found = await users(self, removal, location, itself, view)
+    async def refusing(self: Any, removed: Any, *others: Any) -> Any:
+        found = await users(self, removed, *others)
         if found.above:
-            raise RemovalRefused("lies below other volumes", field="directory", value=str(location))
+            raise RemovalRefused("lies below other volumes", field="directory", value=str(removed.location))
         return found
 
     _put(Guards, "_users", refusing)
