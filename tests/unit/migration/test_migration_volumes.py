@@ -261,7 +261,17 @@ def test_mount_options_are_converted_for_the_driver() -> None:
             FS,
             id="its port",
         ),
-        pytest.param({"server": "nas.example.com"}, TARGETS, {}, None, id="foreign server"),
+        pytest.param(
+            {
+                "server": "nas.example.com",
+                "annotations": {"efs-stunnel.gnuthought.com/file-system-id": None},
+            },
+            TARGETS,
+            {},
+            None,
+            id="foreign server",
+        ),
+        pytest.param({"server": "efs.example.com"}, TARGETS, {}, FS, id="annotated name of an own server"),
     ],
 )
 def test_location_of_the_data_is_found(
@@ -283,7 +293,10 @@ def test_location_of_the_data_is_found(
             id="unknown port",
         ),
         pytest.param(
-            {"server": "nas.example.com"},
+            {
+                "server": "nas.example.com",
+                "annotations": {"efs-stunnel.gnuthought.com/file-system-id": None},
+            },
             Selection(claims=frozenset({"data"})),
             "does not name a known file system",
             id="another server name",
