@@ -379,7 +379,8 @@ def test_every_public_call_is_tested(world: World) -> None:
     assert world.gateway is not None
     parts = {name: part for name, part in vars(world.gateway).items() if not name.startswith("_")}
     public = {f"{name}.{method}" for name, part in parts.items() for method in _methods(part)}
-    assert public | _methods(world.gateway) == set(_calls(world.gateway))
+    # It releases the clients, and makes no call.
+    assert public | (_methods(world.gateway) - {"close"}) == set(_calls(world.gateway))
 
 
 # The library treats these bodies with a status of 500 and above unlike others. It treats those as with 400.
