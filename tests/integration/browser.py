@@ -66,10 +66,24 @@ class Page:
 
     async def visit(self, url: str) -> None:
         """Load a page, and wait until it is loaded."""
+        async with self._another_page():
+            await self.call("Page.navigate", url=url)
+
+    async def follow(self, script: str) -> None:
+        """Evaluate an expression that makes the page open another one, and wait until that is loaded.
+
+        A browser answers an evaluation with an error while it replaces the page: a loop that asks the page
+        whether it is another one fails from time to time.
+        """
+        async with self._another_page():
+            await self.evaluate(script)
+
+    @asynccontextmanager
+    async def _another_page(self) -> AsyncGenerator[None, None]:
         self._loaded.clear()
         self.requests.clear()
         self.complaints.clear()
-        await self.call("Page.navigate", url=url)
+        yield
         async with asyncio.timeout(_SECONDS):
             await self._loaded.wait()
 
