@@ -279,7 +279,6 @@ class AwsConnection:
             max_pool_connections=options.max_concurrency,
             # "adaptive" slows this client down when AWS throttles, instead of only retrying.
             retries={"mode": "adaptive", "total_max_attempts": options.max_attempts},
-            user_agent_extra="kube-efs",
         )
         credentials = options.credentials
         return self._opened_session().create_client(

@@ -213,7 +213,7 @@ def _profile_session(profile: str, options: CredentialOptions) -> AioSession:
     }
     for name, value in variables.items():
         session.set_config_variable(name, value)
-    session.set_default_client_config(_client_config(options))
+    session.set_default_client_config(session.get_default_client_config().merge(_client_config(options)))
     return session
 
 

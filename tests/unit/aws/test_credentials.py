@@ -608,6 +608,7 @@ async def test_role_of_another_account_is_assumed(external_id: str | None, aws: 
     ) as connection:
         assert await assume_role(connection, ROLE, external_id=external_id) == LOADED
     assert (aws.form["RoleArn"], aws.form.get("ExternalId")) == (ROLE, external_id)
+    assert aws.headers["User-Agent"].startswith("kube-efs/")
 
 
 # The form of answers

@@ -17,6 +17,7 @@ mark may be removed with its volume.
 import posixpath
 import re
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NewType
 
 from kube_efs.model.csi.errors import InvalidArgument, refused_as_argument
@@ -70,6 +71,7 @@ class VolumeHandle:
         return ":".join(fields).rstrip(":")
 
 
+@lru_cache(maxsize=1024)  # a claim asks a dozen times where its volume is
 def parse_volume_handle(text: str) -> VolumeHandle:
     """The parts of a handle; raises InvalidArgument.
 
