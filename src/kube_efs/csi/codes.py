@@ -2,7 +2,7 @@
 
 csi-provisioner decides by the code. After UNAVAILABLE, RESOURCE_EXHAUSTED, ABORTED and DEADLINE_EXCEEDED, a
 volume may exist, so it repeats the call with the same name. Every other code means that no volume was
-created.
+created. The kubelet decides in the same way whether a volume may be mounted, and has to be unmounted.
 """
 
 from collections.abc import Mapping
@@ -74,7 +74,6 @@ _CODES: Final[Mapping[type, StatusCode]] = MappingProxyType(
         WorkerFailed: StatusCode.UNAVAILABLE,
         CopyDiffers: StatusCode.ALREADY_EXISTS,
         MountFailed: StatusCode.INTERNAL,
-        # With this code, the kubelet assumes that the volume may be mounted, and unmounts it later.
         MountUnfinished: StatusCode.DEADLINE_EXCEEDED,
         PlatformError: StatusCode.FAILED_PRECONDITION,
         TimeoutError: StatusCode.DEADLINE_EXCEEDED,
@@ -85,8 +84,8 @@ _CODES: Final[Mapping[type, StatusCode]] = MappingProxyType(
 
 def code_of(error: Exception) -> StatusCode | None:
     """The status code that a caller gets for this error; None for an unexpected one."""
-    if isinstance(error, RequestRefused):
-        return StatusCode[error.code]
     if isinstance(error, KubeEfsError) and error.outcome_unknown:
         return StatusCode.UNAVAILABLE
+    if isinstance(error, RequestRefused):
+        return StatusCode[error.code]
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), None)

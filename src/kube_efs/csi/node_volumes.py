@@ -21,8 +21,8 @@ only while it is mounted.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -136,14 +136,15 @@ class NodeVolumes:
         known = self._checked.get(wanted.mount.target)
         if known is None or known.purpose != wanted.purpose:
             return False
-        if not await self.is_mounted(wanted.mount.target):
-            return False
-        if wanted.tokens is None or known.tunnel is None:
-            return True
-        identity = known.tunnel.spec.iam
-        if not isinstance(identity, ServiceAccountIdentity) or not wanted.tokens.belong_to(identity):
-            return False
-        return await self._hold_tunnel(wanted, known.tunnel.spec) == known.tunnel
+        async with self._uncertain_while_mounted(wanted.mount.target):
+            if not await self.is_mounted(wanted.mount.target):
+                return False
+            if wanted.tokens is None or known.tunnel is None:
+                return True
+            identity = known.tunnel.spec.iam
+            if not isinstance(identity, ServiceAccountIdentity) or not wanted.tokens.belong_to(identity):
+                return False
+            return await self._hold_tunnel(wanted, known.tunnel.spec) == known.tunnel
 
     async def publish(self, wanted: Publication, *, timeout_seconds: float) -> None:
         """Mount the volume unless it is mounted there already.
@@ -151,13 +152,13 @@ class NodeVolumes:
         Raises ExistingVolumeDiffers when another volume is mounted there, VolumeInUse when the volume is for
         one pod and another target uses it, InvalidArgument for a target that cannot be a directory,
         InvalidValue or NoMountTarget when the plan leads to no mount target, MountFailed, and the errors of
-        the tunnel agent.
+        the tunnel agent. If the target is mounted nevertheless, the error has ``outcome_unknown``.
         """
         target = wanted.mount.target
         # Whatever ends this call early, the next one for the target checks everything again.
         self._checked.pop(target, None)
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout(timeout_seconds), self._uncertain_while_mounted(target):
                 mounted = await self._mounter.table.mounted_at(target)
                 if mounted is None:
                     with self._recorded(wanted.use):
@@ -170,6 +171,26 @@ class NodeVolumes:
         except TimeoutError as error:
             reason = await self._reason_of_tunnel(wanted)
             raise _unfinished("mounted", target, timeout_seconds, reason) from error
+
+    @asynccontextmanager
+    async def _uncertain_while_mounted(self, target: Path) -> AsyncIterator[None]:
+        """Mark an error inside with ``outcome_unknown`` unless the target is known not to be mounted.
+
+        After any other error, the kubelet takes the volume for not mounted, and never unmounts it (its
+        isFinalError and markVolumeErrorState). The mount and the holder of its tunnel would stay on the node,
+        also if this call only finds what an earlier one has mounted too late. ExistingVolumeDiffers is about
+        another mount, and the CSI specification wants its code.
+        """
+        try:
+            yield
+        except ExistingVolumeDiffers:
+            raise
+        except KubeEfsError as error:
+            may_be_mounted = True
+            with suppress(KubeEfsError):
+                may_be_mounted = await self.is_mounted(target)
+            error.outcome_unknown = error.outcome_unknown or may_be_mounted
+            raise
 
     async def _reason_of_tunnel(self, wanted: Publication) -> str:
         """Why the tunnel for this mount is not up; empty if it is up, or if the agent does not answer."""

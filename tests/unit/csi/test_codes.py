@@ -60,8 +60,9 @@ def test_each_error_has_its_code(kind: type[KubeEfsError], code: StatusCode) -> 
     assert code_of(kind("is wrong")) is code
 
 
-def test_refusal_with_an_unknown_outcome_is_retried() -> None:
-    error = errors.AwsDenied("is not allowed")
+@pytest.mark.parametrize("kind", [errors.AwsDenied, csi_errors.NoMountTarget, errors.MountFailed])
+def test_refusal_with_an_unknown_outcome_is_retried(kind: type[KubeEfsError]) -> None:
+    error = kind("is not allowed")
     error.outcome_unknown = True
     assert code_of(error) is StatusCode.UNAVAILABLE
 

@@ -1,9 +1,12 @@
 """Mounts that pods sign themselves, and repeated calls of the kubelet, on a simulated node."""
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from grpc import StatusCode
 from lightkube import AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ServiceAccount
@@ -12,18 +15,37 @@ from tests.unit.csi.node_world import FS, World
 from tests.unit.csi.tokens import ROLE, pod_token, token_context
 
 from kube_efs.aws.credential_sources import ServiceAccountIdentity
+from kube_efs.csi.codes import code_of
+from kube_efs.csi.node_info import NodeInfo
 from kube_efs.csi.node_volumes import NodeVolumes
 from kube_efs.csi.pod_tokens import read_pod_tokens
 from kube_efs.csi.publication import NodeMount, Publication, VolumeUse
 from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability
-from kube_efs.model.csi.errors import ExistingVolumeDiffers
+from kube_efs.model.csi.errors import ExistingVolumeDiffers, NoMountTarget
 from kube_efs.model.csi.mount_options import plan_mount
 from kube_efs.model.csi.volume_attributes import parse_attributes
 from kube_efs.model.csi.volume_handles import parse_volume_handle
-from kube_efs.model.errors import AwsDenied, MountFailed, TunnelNotReady
+from kube_efs.model.errors import (
+    AwsDenied,
+    KubeEfsError,
+    MountFailed,
+    PlatformError,
+    TunnelNotReady,
+)
 from kube_efs.tunnels.sockets import ports
 
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+Servers = Callable[..., None]
 STS, POD_IDENTITY = "sts.amazonaws.com", "pods.eks.amazonaws.com"
+# After every other code, the kubelet counts a volume that may be mounted as not mounted, and never unmounts
+# it (isFinalError in its pkg/volume/csi/csi_client.go).
+NOT_FINAL = {
+    StatusCode.CANCELLED,
+    StatusCode.DEADLINE_EXCEEDED,
+    StatusCode.UNAVAILABLE,
+    StatusCode.RESOURCE_EXHAUSTED,
+    StatusCode.ABORTED,
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +74,23 @@ class Node:
         if not await self.volumes.refresh(wanted):
             await self.volumes.publish(wanted, timeout_seconds=60)
 
+    async def cancel_but_mount(self, wanted: Publication, eventually: Eventually) -> None:
+        """Cancel a call in mount(8), whose mount(2) succeeds although the program is killed."""
+
+        async def is_mounting() -> bool:
+            return self.world.mounting == 1
+
+        self.world.gate.clear()
+        call = asyncio.create_task(self.publish(wanted))
+        await eventually(is_mounting)
+        self.world.chance = lambda: True
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        self.world.chance = lambda: False
+        self.world.gate.set()
+        assert wanted.mount.target in self.mounts
+
     @property
     def mounts(self) -> dict[Path, str]:
         """The lines of the mount table, which contain an ID for each mount."""
@@ -65,6 +104,26 @@ async def node(tmp_path: Path, kube: AsyncClient) -> Node:
         await kube.create(ServiceAccount(metadata=metadata))
     world = World(tmp_path, client=kube)
     return Node(world, world.volumes())
+
+
+@pytest.fixture
+def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Servers:
+    """Writes the ports to the kernel's table of NFS servers. At first, it has that of the first tunnel."""
+    table = tmp_path / "servers"
+    monkeypatch.setattr(ports, "_NFS_SERVERS", table)
+
+    def show(*ports: int) -> None:
+        lines = (f"v4 7f000001 {port:x}   1 127.0.0.1\n" for port in ports)
+        table.write_text("".join(("NV SERVER   PORT USE HOSTNAME\n", *lines)))
+
+    show(22000)
+    return show
+
+
+async def failed(call: Awaitable[object]) -> KubeEfsError:
+    with pytest.raises(KubeEfsError) as caught:
+        await call
+    return caught.value
 
 
 async def test_service_accounts_never_share_a_tunnel(node: Node) -> None:
@@ -131,8 +190,10 @@ async def test_mount_keeps_its_role_when_the_annotation_changes(node: Node, is_r
 async def test_another_service_account_at_the_same_target_is_refused(node: Node, is_restarted: bool) -> None:
     await node.publish(node.wanted("one"))
     later = Node(node.world, node.world.volumes()) if is_restarted else node
-    with pytest.raises(ExistingVolumeDiffers, match="through another tunnel"):
+    with pytest.raises(ExistingVolumeDiffers, match="through another tunnel") as caught:
         await later.publish(later.wanted("one", "batch"))
+    # The mount is not that of this call, so there is nothing for the kubelet to unmount.
+    assert code_of(caught.value) is StatusCode.ALREADY_EXISTS
     assert node.world.pod_tokens == [pod_token("default", "web", STS)]
 
 
@@ -143,8 +204,9 @@ async def test_refused_token_is_an_error_and_leaves_the_mount(node: Node, is_res
     mounts, holders = node.mounts, node.world.holders
     later = Node(node.world, node.world.volumes()) if is_restarted else node
     node.world.refusal = AwsDenied("is refused", field="service account default/web")
-    with pytest.raises(AwsDenied):
+    with pytest.raises(AwsDenied) as caught:
         await later.publish(later.wanted("one", number=2))
+    assert code_of(caught.value) in NOT_FINAL
     assert (node.mounts, node.world.holders) == (mounts, holders)
     node.world.refusal = None
     await later.publish(later.wanted("one", number=3))
@@ -153,35 +215,70 @@ async def test_refused_token_is_an_error_and_leaves_the_mount(node: Node, is_res
 
 async def test_pod_whose_token_is_refused_gets_no_mount(node: Node) -> None:
     node.world.refusal = AwsDenied("is refused", field="service account default/web")
-    with pytest.raises(AwsDenied):
+    with pytest.raises(AwsDenied) as caught:
         await node.publish(node.wanted("one"))
+    assert code_of(caught.value) is StatusCode.PERMISSION_DENIED
     assert (node.mounts, node.world.holders) == ({}, set())
     assert not node.world.target("one").exists()
 
 
 async def test_mount_through_the_connection_of_another_identity_is_refused(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, servers: Servers
 ) -> None:
-    servers = tmp_path / "servers"
-    monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
-    # The kernel has a client for the first port only.
-    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f0   1 127.0.0.1\n")
     await node.publish(node.wanted("one"))
     mounts, holders = node.mounts, node.world.holders
     for other in (node.wanted("two", "batch"), node.world.wanted("three", one_pod=False, flags=("iam",))):
-        with pytest.raises(MountFailed, match="connection of another identity"):
+        with pytest.raises(MountFailed, match="connection of another identity") as caught:
             await node.publish(other)
+        assert code_of(caught.value) is StatusCode.INTERNAL  # it is unmounted
     assert (node.mounts, node.world.holders) == (mounts, holders)
     await node.publish(node.wanted("four"))
     assert len(node.mounts) == 2
 
 
-async def test_tunnels_of_the_node_may_share_a_connection(
+async def test_error_after_a_late_mount_lets_the_kubelet_unmount_it(
+    node: Node, servers: Servers, eventually: Eventually
+) -> None:
+    await node.publish(node.wanted("one"))
+    wanted = node.wanted("two", "batch")
+    await node.cancel_but_mount(wanted, eventually)
+    for driver in (node, Node(node.world, node.world.volumes())):
+        error = await failed(driver.publish(wanted))
+        assert "connection of another identity" in error.problem
+        assert code_of(error) in NOT_FINAL
+    assert node.mounts.keys() == {node.world.target("one"), wanted.mount.target}
+
+
+async def test_mounted_volume_that_cannot_be_checked_can_be_unmounted_later(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    servers = tmp_path / "servers"
-    monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
-    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f0   1 127.0.0.1\n")
+    wanted = node.wanted("one")
+    await node.publish(wanted)
+    restarted = node.world.volumes()
+    monkeypatch.setattr(ports, "_NFS_SERVERS", tmp_path)  # a directory
+    error = await failed(restarted.publish(wanted, timeout_seconds=60))
+    assert isinstance(error, PlatformError)
+    assert code_of(error) in NOT_FINAL
+
+    async def is_unknown(*_: object) -> bool:
+        raise PlatformError("cannot be read", field="mounts")
+
+    monkeypatch.setattr(type(node.world.table), "is_mounted", is_unknown)
+    assert code_of(await failed(restarted.publish(wanted, timeout_seconds=60))) in NOT_FINAL
+    assert code_of(await failed(node.volumes.refresh(wanted))) in NOT_FINAL
+
+
+async def test_mount_without_tls_whose_server_is_no_longer_known_can_be_unmounted_later(node: Node) -> None:
+    wanted = node.world.wanted("one", tls=False, one_pod=False)
+    await node.publish(wanted)
+    without_address = replace(wanted.plan, attributes=parse_attributes({"encryptInTransit": "false"}))
+    nowhere = NodeVolumes(node.world, node.world, NodeInfo(node_id="node"))
+    error = await failed(nowhere.publish(replace(wanted, plan=without_address), timeout_seconds=60))
+    assert isinstance(error, NoMountTarget)
+    assert code_of(error) in NOT_FINAL
+
+
+async def test_tunnels_of_the_node_may_share_a_connection(node: Node, servers: Servers) -> None:
     for target, flags in (("one", ()), ("two", ("iam",))):
         await node.publish(node.world.wanted(target, one_pod=False, flags=flags))
     assert len(node.mounts) == 2
@@ -189,11 +286,8 @@ async def test_tunnels_of_the_node_may_share_a_connection(
 
 @pytest.mark.parametrize("is_of_pod", [True, False])
 async def test_mount_that_could_not_be_undone_is_refused_again(
-    is_of_pod: bool, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_of_pod: bool, node: Node, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    servers = tmp_path / "servers"
-    monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
-    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f0   1 127.0.0.1\n")
     await node.publish(node.wanted("one"))
     of_node = node.world.wanted("two", one_pod=False, flags=("iam",))
     wanted = node.wanted("two", "batch") if is_of_pod else of_node
@@ -203,13 +297,15 @@ async def test_mount_that_could_not_be_undone_is_refused_again(
 
     with monkeypatch.context() as busy:
         busy.setattr(World, "unmount", fail)
-        with pytest.raises(MountFailed, match="is busy"):
+        with pytest.raises(MountFailed, match="is busy") as caught:
             await node.publish(wanted)
+    assert code_of(caught.value) in NOT_FINAL
     for _ in range(2):
-        with pytest.raises(MountFailed, match="connection of another identity"):
+        with pytest.raises(MountFailed, match="connection of another identity") as caught:
             await node.publish(wanted)
+        assert code_of(caught.value) in NOT_FINAL
     await node.volumes.unpublish(wanted.mount, timeout_seconds=60)
-    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f0   1 h\nv4 7f000001 55f1   1 h\n")
+    servers(22000, 22001)
     await node.publish(wanted)
 
 
@@ -251,16 +347,13 @@ async def test_first_mount_of_a_pod_through_a_connection_that_is_not_of_a_tunnel
 
 
 async def test_mounts_of_the_node_share_a_connection_also_after_a_pod_has_signed_one(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, servers: Servers
 ) -> None:
-    servers = tmp_path / "servers"
-    monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
-    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f0   1 127.0.0.1\n")
     one = node.wanted("one")
     await node.publish(one)
-    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f0   1 h\nv4 7f000001 55f1   1 h\n")
+    servers(22000, 22001)
     await node.publish(node.world.wanted("two", one_pod=False))
     # The pod ends; the agent closes its tunnel some minutes later. The only client is the node's.
     await node.volumes.unpublish(one.mount, timeout_seconds=60)
-    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f1   1 h\n")
+    servers(22001)
     await node.publish(node.world.wanted("three", f"{FS}::fsap-0123456789abcdef0", one_pod=False))
