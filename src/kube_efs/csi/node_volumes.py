@@ -209,10 +209,12 @@ class NodeVolumes:
         Raises MountFailed, and InvalidArgument for a target that cannot be a directory.
         """
         self._checked.pop(mount.target, None)
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + timeout_seconds
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout_at(ends_at):
                 while await self.is_mounted(mount.target):
-                    await self._unmount(mount.target)
+                    await self._unmount(mount.target, self._unmount_options.within(ends_at - loop.time()))
         except TimeoutError as error:
             raise _unfinished("unmounted", mount.target, timeout_seconds) from error
         if not await run_to_completion(asyncio.to_thread(remove_target, mount.target)):
@@ -449,36 +451,41 @@ class NodeVolumes:
                 return spec
         return None
 
-    async def _unmount(self, target: Path) -> None:
-        is_unmounted = await self._unmount_in_time(self._unmount_when_unused, target)
-        if not is_unmounted and self._unmount_options.force:
-            log.warning("unmount-forced", target=str(target), seconds=self._unmount_options.timeout_seconds)
-            is_unmounted = await self._unmount_in_time(self._unmount_by_force, target)
+    async def _unmount(self, target: Path, options: UnmountOptions) -> None:
+        is_unmounted = await self._unmount_in_time(self._unmount_when_unused, target, options)
+        if not is_unmounted and options.force:
+            log.warning("unmount-forced", target=str(target), seconds=options.timeout_seconds)
+            is_unmounted = await self._unmount_in_time(self._unmount_by_force, target, options)
         if not is_unmounted:
-            how = "unmounted by force" if self._unmount_options.force else "unmounted"
-            raise _unfinished(how, target, self._unmount_options.timeout_seconds)
+            how = "unmounted by force" if options.force else "unmounted"
+            raise _unfinished(how, target, options.timeout_seconds)
 
-    async def _unmount_in_time(self, unmount: Callable[[Path], Awaitable[None]], target: Path) -> bool:
+    async def _unmount_in_time(
+        self,
+        unmount: Callable[[Path, UnmountOptions], Awaitable[None]],
+        target: Path,
+        options: UnmountOptions,
+    ) -> bool:
         """Unmount in this way; returns whether the target was unmounted before the timeout."""
         try:
-            async with asyncio.timeout(self._unmount_options.timeout_seconds):
-                await unmount(target)
+            async with asyncio.timeout(options.timeout_seconds):
+                await unmount(target, options)
         except TimeoutError:
             # umount(8) waits for unwritten data, but the mount may be removed already.
             return not await self.is_mounted(target)
         return True
 
-    async def _unmount_when_unused(self, target: Path) -> None:
+    async def _unmount_when_unused(self, target: Path, options: UnmountOptions) -> None:
         """Unmount it. If force is allowed later, retry first while the target is in use."""
         while True:
             try:
                 return await self._mounter.unmount(target)
             except MountFailed:
-                if not self._unmount_options.force or not await self.is_mounted(target):
+                if not options.force or not await self.is_mounted(target):
                     raise
-            await asyncio.sleep(self._unmount_options.pause_seconds)
+            await asyncio.sleep(options.pause_seconds)
 
-    async def _unmount_by_force(self, target: Path) -> None:
+    async def _unmount_by_force(self, target: Path, options: UnmountOptions) -> None:
         # Each attempt aborts the requests that wait for the server at that moment. A dying process that has
         # written and then closes its file needs two attempts. A living process keeps its open files, but not
         # the mount.
@@ -486,7 +493,7 @@ class NodeVolumes:
             try:
                 return await self._mounter.unmount(target, force=True)
             except MountFailed:
-                await asyncio.sleep(self._unmount_options.pause_seconds)
+                await asyncio.sleep(options.pause_seconds)
         return await self._mounter.unmount(target, force=True, lazy=True)
 
     async def _release_tunnel(self, holder: Holder) -> None:

@@ -95,6 +95,16 @@ class UnmountOptions:
     timeout_seconds: float = 30.0
     force: bool = False
 
+    def within(self, seconds: float) -> "UnmountOptions":
+        """For a call that ends after this time: with force, half of it at most is the timeout.
+
+        Each call begins with an unmount without force. If that took the whole call, none would be forced.
+        """
+        if not self.force:
+            return self
+        # Rounded, because errors contain it.
+        return replace(self, timeout_seconds=min(self.timeout_seconds, round(seconds / 2, 2)))
+
     @property
     def pause_seconds(self) -> float:
         """The pause between two attempts; all forced attempts fit into the timeout."""

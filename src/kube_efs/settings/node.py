@@ -64,7 +64,8 @@ class NodeSettings(CommonSettings, AwsSettings):
     force_unmount: bool = switch(
         "KUBE_EFS_FORCE_UNMOUNT_AFTER_TIMEOUT",
         False,
-        "Whether to force the unmount after that timeout. Data that is not yet written is lost.",
+        "Whether to force the unmount after that timeout, at the latest after half of"
+        " `KUBE_EFS_MOUNT_TIMEOUT_SECONDS`. Data that is not yet written is lost.",
     )
     attach_limit: int = count(
         "KUBE_EFS_VOLUME_ATTACH_LIMIT",
