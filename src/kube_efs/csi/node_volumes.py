@@ -124,7 +124,8 @@ class NodeVolumes:
         self._publishing: dict[Path, VolumeUse] = {}
         self._published: dict[Path, VolumeUse] = {}
         self._checked: dict[Path, _Checked] = {}
-        # Mounts whose connection was not checked, or is that of another identity.
+        # Mounts through tunnels whose connection was not checked, or is that of another identity; also those
+        # that a call is making.
         self._unchecked: set[Path] = set()
 
     async def refresh(self, wanted: Publication) -> bool:
@@ -266,8 +267,11 @@ class NodeVolumes:
             log.warning(
                 "mount-target-of-another-zone", volume=wanted.mount.volume_id, zone=self._node_info.zone
             )
-        # Before the mount: it can still succeed after the call was cancelled, and must then exclude others.
+        # Before the mount: it can still succeed after the call was cancelled. It must then exclude others,
+        # and the next call has to check its connection.
         self._published[target] = wanted.use
+        if plan.encrypted:
+            self._unchecked.add(target)
         try:
             await run_to_completion(asyncio.to_thread(make_target, target))
             tunnel, server = await self._try(wanted, plan.attempts)
@@ -325,7 +329,6 @@ class NodeVolumes:
 
     async def _keep_if_connected(self, mount: NodeMount, tunnel: _Tunnel) -> None:
         """Unmount what fails the check. If this is interrupted, the next call for the target checks again."""
-        self._unchecked.add(mount.target)
         try:
             await self._check_connection(mount, tunnel)
         except KubeEfsError:
@@ -398,7 +401,12 @@ class NodeVolumes:
                 raise _volume_in_use(wanted.use, f"is mounted at {shown(str(other))}")
 
     async def _check_same_volume(self, wanted: Publication, mounted: MountEntry) -> _Tunnel | None:
-        """Raise ExistingVolumeDiffers unless the same volume is mounted the same way; returns its tunnel."""
+        """Raise ExistingVolumeDiffers unless the same volume is mounted the same way; returns its tunnel.
+
+        Raises MountFailed for a mount whose connection is that of another identity. For mounts of the node,
+        this has a gap: if the driver is killed between such a mount and its check, the next driver does not
+        know that it was never checked. It takes it for one that has passed, which it must not check again.
+        """
         plan, tunnel = wanted.plan, None
         source = plan.source(_LOOPBACK if plan.encrypted else direct_server(plan, self._node_info))
         if not mounted.file_system_type.startswith("nfs") or mounted.source != source:

@@ -249,6 +249,22 @@ async def test_error_after_a_late_mount_lets_the_kubelet_unmount_it(
     assert node.mounts.keys() == {node.world.target("one"), wanted.mount.target}
 
 
+async def test_late_mount_of_the_node_is_checked_once(
+    node: Node, servers: Servers, eventually: Eventually
+) -> None:
+    await node.publish(node.wanted("one"))
+    of_node = node.world.wanted("two", one_pod=False, flags=("iam",))
+    await node.cancel_but_mount(of_node, eventually)
+    for _ in range(2):
+        with pytest.raises(MountFailed, match="connection of another identity"):
+            await node.publish(of_node)
+    servers(22000, 22001)
+    await node.volumes.publish(of_node, timeout_seconds=60)
+    # It has passed: from now on, its connection may be that of another mount of the node.
+    servers(22000)
+    await node.volumes.publish(of_node, timeout_seconds=60)
+
+
 async def test_mounted_volume_that_cannot_be_checked_can_be_unmounted_later(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
