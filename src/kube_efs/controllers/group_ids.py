@@ -145,7 +145,7 @@ def _place(index: VolumeIndex, holder: str) -> tuple[str, frozenset[str]]:
         location = Location(
             file_system_id=parse_file_system_id(file_system_id), directory=parse_directory(path)
         )
-        return holder, index.directories.sharers(location, "")
+        return holder, index.directories.users(location)
     except InvalidValue:
         return holder, frozenset()
 

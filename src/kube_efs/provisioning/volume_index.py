@@ -64,9 +64,9 @@ class DirectoryIndex:
             if not users:
                 del self._users[location]
 
-    def sharers(self, location: Location, volume: str) -> frozenset[str]:
-        """The other volumes of exactly that directory."""
-        return frozenset(self._users.get(location, set()) - {volume})
+    def users(self, location: Location) -> frozenset[str]:
+        """The volumes of exactly that directory."""
+        return frozenset(self._users.get(location, ()))
 
     def related(self, location: Location) -> Mapping[Relation, frozenset[str]]:
         """The volumes of that directory, of its parents, and of the directories below it."""
@@ -81,7 +81,7 @@ class DirectoryIndex:
                 for name in names
             }
         return {
-            Relation.SAME: frozenset(self._users.get(location, ())),
+            Relation.SAME: self.users(location),
             Relation.ABOVE: frozenset(above),
             Relation.BELOW: frozenset(below),
         }
@@ -309,7 +309,7 @@ class VolumeIndex:
         """
         self.gid_ledger.found(scan, base, found)
         unnamed = found.keys() - self._volumes.keys()
-        return {name for name in unnamed if not self.directories.sharers(found[name][0], "")}
+        return {name for name in unnamed if not self.directories.users(found[name][0])}
 
     def _vanished(self, name: str) -> None:
         location = self._locations.get(name)
@@ -351,7 +351,7 @@ class VolumeIndex:
 
     def volumes_at(self, location: Location) -> list[Volume]:
         """The volumes of exactly that directory."""
-        names = self.directories.sharers(location, "")
+        names = self.directories.users(location)
         return [self._volumes[name] for name in names if name in self._volumes]
 
     def users_of(self, location: Location) -> Mapping[Relation, frozenset[str]]:

@@ -463,7 +463,7 @@ async def test_unclear_creation_reserves_the_directory_only_while_it_can_take_ef
     assert unclear == [0, 100, 200]
     [location] = await plan.locations()
     async with asyncio.timeout(5), world.guards.reservations.removing(location):
-        assert not world.index.directories.sharers(location, "pv")
+        assert not world.index.directories.users(location) - {"pv"}
 
 
 def _lost_answers(count: int) -> Callable[[str], int]:

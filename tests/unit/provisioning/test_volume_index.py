@@ -46,9 +46,9 @@ _NAMES = st.sampled_from(["v1", "v2", "v3"])
 _STEPS = st.lists(st.tuples(st.booleans(), _LOCATIONS, _NAMES), max_size=30)
 
 
-@given(_STEPS, _LOCATIONS, _NAMES)
+@given(_STEPS, _LOCATIONS)
 def test_index_agrees_with_a_scan_of_every_volume(
-    steps: list[tuple[bool, Location, str]], asked: Location, name: str
+    steps: list[tuple[bool, Location, str]], asked: Location
 ) -> None:
     index, users = DirectoryIndex(), set[tuple[Location, str]]()
     for is_added, location, user in steps:
@@ -63,7 +63,7 @@ def test_index_agrees_with_a_scan_of_every_volume(
         }
         for relation in Relation
     }
-    assert index.sharers(asked, name) == near[Relation.SAME] - {name}
+    assert index.users(asked) == near[Relation.SAME]
     related = index.related(asked)
     assert {relation: set(names) for relation, names in related.items()} == {
         relation: near[relation] for relation in related
@@ -90,7 +90,7 @@ def test_volume_is_found_by_its_claim_and_its_directory() -> None:
     assert index.volume_of(ClaimUid("c")) == volume("pv")
     assert index.volume_of(ClaimUid("other")) is None
     assert index.location_of("pv") == at("/team/data")
-    assert index.directories.sharers(at("/team/data"), "") == {"pv"}
+    assert index.directories.users(at("/team/data")) == {"pv"}
 
 
 def test_changed_volume_replaces_the_known_one() -> None:
@@ -98,8 +98,8 @@ def test_changed_volume_replaces_the_known_one() -> None:
     index.put_volume(volume("pv"))
     index.put_volume(volume("pv", path="/team/moved", claim="d"))
     assert index.volume_of(ClaimUid("c")) is None
-    assert index.directories.sharers(at("/team/data"), "") == frozenset()
-    assert index.directories.sharers(at("/team/moved"), "") == {"pv"}
+    assert index.directories.users(at("/team/data")) == frozenset()
+    assert index.directories.users(at("/team/moved")) == {"pv"}
 
 
 def test_deleted_volume_is_removed_from_every_lookup() -> None:
@@ -109,7 +109,7 @@ def test_deleted_volume_is_removed_from_every_lookup() -> None:
     assert not index.volumes
     assert index.volume_of(ClaimUid("c")) is None
     assert index.location_of("pv") is None
-    assert index.directories.sharers(at("/team/data"), "") == frozenset()
+    assert index.directories.users(at("/team/data")) == frozenset()
     assert index.ports_in_use() == {}
 
 
@@ -146,7 +146,7 @@ def test_late_event_does_not_restore_a_removed_volume() -> None:
     index.put_volume(replace(volume("pv"), phase=VolumePhase.RELEASED))
     index.replace_volumes([volume("pv")])
     assert not index.volumes
-    assert index.directories.sharers(at("/team/data"), "") == frozenset()
+    assert index.directories.users(at("/team/data")) == frozenset()
 
 
 def test_new_volume_with_the_name_of_a_removed_one_is_indexed() -> None:
@@ -162,11 +162,11 @@ def test_directory_of_an_expected_volume_is_in_use() -> None:
     index = VolumeIndex()
     index.expect_volume(volume("pv"))
     index.replace_volumes([])
-    assert index.directories.sharers(at("/team/data"), "") == {"pv"}
+    assert index.directories.users(at("/team/data")) == {"pv"}
     assert index.volume_of(ClaimUid("c")) is None
     assert index.ports_in_use() == {20490: OF_FS1}
     index.forget_volume("pv")
-    assert index.directories.sharers(at("/team/data"), "") == frozenset()
+    assert index.directories.users(at("/team/data")) == frozenset()
     assert index.ports_in_use() == {}
 
 
@@ -176,7 +176,7 @@ def test_list_older_than_a_volume_does_not_remove_it() -> None:
     index.made_volume(volume("pv"))
     index.replace_volumes([])
     assert index.volumes == {"pv": volume("pv")}
-    assert index.directories.sharers(at("/team/data"), "") == {"pv"}
+    assert index.directories.users(at("/team/data")) == {"pv"}
 
 
 def test_list_newer_than_the_first_event_of_a_volume_removes_it() -> None:
@@ -186,7 +186,7 @@ def test_list_newer_than_the_first_event_of_a_volume_removes_it() -> None:
     index.put_volume(volume("pv"))
     index.replace_volumes([])
     assert not index.volumes
-    assert index.directories.sharers(at("/team/data"), "") == frozenset()
+    assert index.directories.users(at("/team/data")) == frozenset()
 
 
 def test_answer_does_not_undo_a_newer_watch_event() -> None:
@@ -214,7 +214,7 @@ def test_list_replaces_all_known_volumes() -> None:
     index.put_volume(volume("b", claim="b"))
     index.replace_volumes([volume("b", claim="b"), volume("c", claim="c")])
     assert set(index.volumes) == {"b", "c"}
-    assert index.directories.sharers(at("/team/data"), "b") == {"c"}
+    assert index.directories.users(at("/team/data")) == {"b", "c"}
 
 
 def test_root_volume_is_not_related_to_other_directories() -> None:
@@ -337,7 +337,7 @@ def test_location_of_a_volume_without_annotation_follows_the_ports() -> None:
     assert index.location_of("pv") == at("/team/data", FS2)
     index.targets = TunnelTargets()
     assert index.location_of("pv") is None
-    assert index.directories.sharers(at("/team/data", FS2), "") == frozenset()
+    assert index.directories.users(at("/team/data", FS2)) == frozenset()
 
 
 def test_known_address_takes_precedence_over_the_annotation_from_then_on() -> None:
