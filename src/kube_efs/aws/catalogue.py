@@ -18,7 +18,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
@@ -93,7 +93,7 @@ class Answers:
     """
 
     listed: Mapping[FileSystem, MountTargetsAnswer]
-    left_out: Mapping[FileSystemId, MountTargetsAnswer] = field(default_factory=lambda: MappingProxyType({}))
+    left_out: Mapping[FileSystemId, MountTargetsAnswer]
 
     def __iter__(self) -> Iterator[tuple[FileSystemId, FileSystem | None, MountTargetsAnswer]]:
         """Each file system, its entry in the list, and its mount targets."""

@@ -70,7 +70,7 @@ class InstanceMetadata:
 
     def __init__(
         self,
-        endpoint: str = DEFAULT_ENDPOINT,
+        endpoint: str,
         *,
         timeout_seconds: float = 1.0,
         clock: Callable[[], float] = time.monotonic,

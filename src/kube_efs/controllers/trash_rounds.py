@@ -116,7 +116,7 @@ class TrashRounds:
         metrics: ControllerMetrics,
         duties: Duties,
         *,
-        is_alone: bool = True,
+        is_alone: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._is_alone = is_alone

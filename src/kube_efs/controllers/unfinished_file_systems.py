@@ -42,7 +42,7 @@ class UnfinishedFileSystems:
         claims: ClaimStore,
         metrics: AwsMetrics,
         *,
-        directories: Directories | None = None,
+        directories: Directories | None,
         interval_seconds: float = _AGE_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -63,10 +63,10 @@ class ClusterOptions:
     """
 
     config: SingleConfig
-    namespace: str | None = None
-    name_set: NameSet | None = None
+    namespace: str | None
+    name_set: NameSet | None
     claim: str = ""
-    region: str | None = None
+    region: str | None
 
 
 async def diagnose_cluster(options: ClusterOptions, installation: Installation, answering: Answering) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -37,15 +37,15 @@ class MigrateOptions:
     """
 
     config: SingleConfig
-    system_namespace: str | None = None
-    name_set: NameSet | None = None
-    selection: Selection = field(default_factory=Selection)
-    direction: Direction = Direction.FORWARD
-    new_class: str | None = None
-    servers: MappingProxyType[str, FileSystemId] = field(default_factory=lambda: MappingProxyType({}))
-    wait_seconds: float = 0.0
-    go: bool = False
-    as_json: bool = False
+    system_namespace: str | None
+    name_set: NameSet | None
+    selection: Selection
+    direction: Direction
+    new_class: str | None
+    servers: MappingProxyType[str, FileSystemId]
+    wait_seconds: float
+    go: bool
+    as_json: bool
 
 
 def parse_servers(texts: Sequence[str]) -> MappingProxyType[str, FileSystemId]:

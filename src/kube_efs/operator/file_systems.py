@@ -37,9 +37,9 @@ class FileSystemRequest:
 
     infra_id: str
     name: str
-    subnets: tuple[SubnetId, ...] = ()
+    subnets: tuple[SubnetId, ...]
     kubeconfig: Path | None = None
-    dry_run: bool = False
+    dry_run: bool
 
 
 async def create_file_system(

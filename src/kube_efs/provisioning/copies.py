@@ -189,9 +189,7 @@ class Copies:
         while (left := until - clock()) > 0 and not await self._is_gone(claim):  # noqa: ASYNC110 - nothing wakes it
             await asyncio.sleep(min(left, self._first_pause_seconds))
 
-    async def await_earlier(
-        self, directories: Directories, target: Location, claim: Claim | None = None
-    ) -> None:
+    async def await_earlier(self, directories: Directories, target: Location, claim: Claim | None) -> None:
         """Return when the worker of an earlier leader no longer copies to the target.
 
         It blocks all other work there, and what it has finished is not copied again.

@@ -112,7 +112,7 @@ class TunnelAgent:
         self._on_demand: OnDemandTunnels | None = None
         if options.on_demand:
             self._certificates = ClientCertificates(
-                options, options.on_demand, metrics, self._plan.apply, duties=self._duties
+                options, options.on_demand, metrics, self._plan.apply, self._duties
             )
             self._on_demand = OnDemandTunnels(
                 options, options.on_demand, self._certificates, self._plan, clock, is_in_use

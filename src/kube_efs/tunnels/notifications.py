@@ -42,7 +42,7 @@ class MountTargetNotification:
     file_system_id: FileSystemId
     mount_target: Candidate
     is_reachable: bool
-    instead: Candidate | None = None
+    instead: Candidate | None
 
     @property
     def is_problem(self) -> bool:

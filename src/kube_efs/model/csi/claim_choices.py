@@ -37,9 +37,9 @@ class AllowedChoices:
 class Choice:
     """The values that a claim has chosen; None for those of its class."""
 
-    uid: int | None = None
-    gid: int | None = None
-    mode: int | None = None
+    uid: int | None
+    gid: int | None
+    mode: int | None
 
 
 def parse_allowed(parameters: Mapping[str, str]) -> AllowedChoices:

@@ -89,22 +89,22 @@ class MountFlags:
     ID.
     """
 
-    tls: bool = False
-    notls: bool = False
-    iam: bool = False
-    iam_optional: bool = False
-    ocsp: bool = False
-    access_point_id: AccessPointId | None = None
-    zone: ZoneName | None = None
-    region: Region | None = None
-    address: str | None = None
-    profile: str | None = None
-    role_arn: str | None = None
-    token_file: str | None = None
-    ca_file: str | None = None
-    authentication_source: AuthenticationSource | None = None
-    others: tuple[str, ...] = ()
-    warnings: tuple[InvalidValue, ...] = ()
+    tls: bool
+    notls: bool
+    iam: bool
+    iam_optional: bool
+    ocsp: bool
+    access_point_id: AccessPointId | None
+    zone: ZoneName | None
+    region: Region | None
+    address: str | None
+    profile: str | None
+    role_arn: str | None
+    token_file: str | None
+    ca_file: str | None
+    authentication_source: AuthenticationSource | None
+    others: tuple[str, ...]
+    warnings: tuple[InvalidValue, ...]
 
 
 class _Flag(NamedTuple):

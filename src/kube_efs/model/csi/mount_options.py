@@ -73,14 +73,14 @@ class MountPlan:
     handle: VolumeHandle
     attributes: VolumeAttributes
     encrypted: bool
-    iam: IamIdentity | None = None
-    iam_optional: bool = False
-    zone: ZoneName | None = None
-    region: Region | None = None
-    checks_revocation: bool = False
-    ca_file: str | None = None
-    nfs_options: tuple[str, ...] = ()
-    warnings: tuple[InvalidValue, ...] = ()
+    iam: IamIdentity | None
+    iam_optional: bool
+    zone: ZoneName | None
+    region: Region | None
+    checks_revocation: bool
+    ca_file: str | None
+    nfs_options: tuple[str, ...]
+    warnings: tuple[InvalidValue, ...]
 
     @property
     def signs_as_pod(self) -> bool:

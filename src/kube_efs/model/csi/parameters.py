@@ -128,12 +128,12 @@ class VolumeParameters:
     provisioning: ProvisioningMode
     file_systems: tuple[FileSystemId, ...] | FileSystemReference | FileSystemTemplate
     mode: int
-    uid: int | None = None
-    gid: int | None = None
-    gids: GidRange = DEFAULT_GIDS
+    uid: int | None
+    gid: int | None
+    gids: GidRange
     enforces_user: bool = True
     allowed: AllowedChoices = field(default_factory=AllowedChoices)
-    base: Directory = field(default_factory=Directory)
+    base: Directory
     pattern: str | None = None
     unique: bool = True
     zone: ZoneName | None = None

@@ -105,7 +105,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         options: WorkerOptions,
         metrics: ControllerMetrics,
         *,
-        check_stays: Callable[[FileSystemId], Awaitable[None]] | None = None,
+        check_stays: Callable[[FileSystemId], Awaitable[None]] | None,
     ) -> None:
         self._options = options
         self._check_stays = check_stays

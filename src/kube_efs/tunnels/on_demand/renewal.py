@@ -30,7 +30,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from prometheus_client import CollectorRegistry
 
 from kube_efs.aws.credential_sources import CredentialSource, ServiceAccountIdentity
 from kube_efs.completion import run_to_completion
@@ -81,10 +80,10 @@ class ClientCertificates:
         on_demand: OnDemandOptions,
         metrics: TunnelMetrics,
         on_renewed: Callable[[], None],
+        duties: Duties,
         now: Callable[[], datetime] = _utc_now,
-        duties: Duties | None = None,
     ) -> None:
-        self._duties = duties or Duties(CollectorRegistry())
+        self._duties = duties
         self._region = options.region
         self._directory = options.certificates_path
         self._on_demand = on_demand

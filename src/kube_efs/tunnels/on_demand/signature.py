@@ -32,11 +32,11 @@ class ConnectRequest:
     """
 
     file_system_id: FileSystemId
-    kind: FileSystemKind = FileSystemKind.EFS
+    kind: FileSystemKind
     region: Region
     public_key_hash: str
     access_key_id: str
-    session_token: str | None = field(default=None, repr=False)
+    session_token: str | None = field(repr=False)
     signed_at: datetime
 
 

@@ -20,7 +20,6 @@ write the data of another volume. The port is therefore reserved, by these rules
 import asyncio
 import ipaddress
 import socket
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -45,7 +44,7 @@ from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.plan import NodePlan, find_candidates
 from kube_efs.tunnels.reservations import Holder, Reservation, Reservations, TunnelSpec
 from kube_efs.tunnels.sockets.detection import IdlePorts
-from kube_efs.tunnels.sockets.ports import PortReading, is_in_use, nfs_client_ports
+from kube_efs.tunnels.sockets.ports import PortReading, nfs_client_ports
 
 log = structlog.get_logger()
 
@@ -69,8 +68,8 @@ class OnDemandTunnels:
         on_demand: OnDemandOptions,
         certificates: ClientCertificates,
         plan: NodePlan,
-        clock: Callable[[], float] = time.monotonic,
-        is_in_use: Callable[[int], bool | None] = is_in_use,
+        clock: Callable[[], float],
+        is_in_use: Callable[[int], bool | None],
         mounted: Callable[[], frozenset[int] | None] = nfs_client_ports,
     ) -> None:
         self._options = options

@@ -63,7 +63,7 @@ class Node:
         metrics = TunnelMetrics(self.registry)
         duties = Duties(self.registry)
         self.certificates = ClientCertificates(
-            self.options, on_demand, metrics, self._count, lambda: self.now, duties
+            self.options, on_demand, metrics, self._count, duties, lambda: self.now
         )
 
     def _count(self) -> None:

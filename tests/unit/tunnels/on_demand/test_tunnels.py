@@ -22,6 +22,7 @@ from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import PortTaken, TunnelNotReady
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served
 from kube_efs.tunnels.data_plane import TunnelService
@@ -91,9 +92,10 @@ class Agent:
             ensure_timeout_seconds=0.3 if self.stuck else 60,
         )
         self.path = options.reservations_path
-        metrics = TunnelMetrics(CollectorRegistry())
+        registry = CollectorRegistry()
+        metrics = TunnelMetrics(registry)
         self.plan = NodePlan(options, metrics, cast("DataPlanes", self))
-        self.certificates = Certificates(options, on_demand, metrics, self.plan.apply)
+        self.certificates = Certificates(options, on_demand, metrics, self.plan.apply, Duties(registry))
         self.tunnels = OnDemandTunnels(
             options,
             on_demand,

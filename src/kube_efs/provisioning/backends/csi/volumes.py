@@ -12,7 +12,7 @@ the directory, and volumes that were promised but not created yet must (``promis
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -72,9 +72,9 @@ class CsiVolume:
     """
 
     handle: VolumeHandle
-    attributes: VolumeAttributes = field(default_factory=VolumeAttributes)
-    zone: ZoneName | None = None
-    directory_id: int | None = None
+    attributes: VolumeAttributes
+    zone: ZoneName | None
+    directory_id: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
