@@ -52,6 +52,8 @@ _UNSIGNED: Final = "AssumeRoleWithWebIdentity"
 _LOOK_AGAIN_SECONDS: Final = 10.0
 # Instance metadata may not give credentials yet on a node that has just booted.
 _BOOT_SECONDS: Final = 60.0
+# For one attempt to connect.
+_CONNECT_SECONDS: Final = 5.0
 # Those whose requests the AWS driver counts, too.
 _COUNTED: Final = frozenset({Service.EFS, Service.S3_FILES})
 
@@ -83,8 +85,8 @@ class AwsOptions:
     ``endpoint_url`` None means AWS_ENDPOINT_URL in the environment (or AWS_ENDPOINT_URL_EFS for one service),
     otherwise AWS itself. ``credentials_source`` gives temporary credentials, such as those of a role, and is
     called again before they expire. ``call_timeout_seconds`` limits a call, or one page of a list, with all
-    its retries and pauses; for a deletion, this includes the wait for other calls. Connect and read timeouts
-    limit one attempt. ``page_size`` is the maximum of EFS.
+    its retries and pauses; for a deletion, this includes the wait for other calls. ``read_timeout_seconds``
+    limits one attempt. ``page_size`` is the maximum of EFS.
     """
 
     region: Region
@@ -93,7 +95,6 @@ class AwsOptions:
     credentials_source: CredentialsSource | None = None
     max_concurrency: int = 8
     max_attempts: int = 5
-    connect_timeout_seconds: float = 5.0
     read_timeout_seconds: float = 30.0
     # ``CALL_SECONDS`` of the backend ``csi`` relies on this limit.
     call_timeout_seconds: float = 120.0
@@ -274,7 +275,7 @@ class AwsConnection:
     def _new_client(self, service: Service) -> Client:
         options = self._options
         config = AioConfig(
-            connect_timeout=options.connect_timeout_seconds,
+            connect_timeout=_CONNECT_SECONDS,
             read_timeout=options.read_timeout_seconds,
             max_pool_connections=options.max_concurrency,
             # "adaptive" slows this client down when AWS throttles, instead of only retrying.

@@ -43,7 +43,6 @@ class UnfinishedFileSystems:
         metrics: AwsMetrics,
         *,
         directories: Directories | None,
-        interval_seconds: float = _AGE_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._file_systems = file_systems
@@ -51,13 +50,12 @@ class UnfinishedFileSystems:
         self._claims = claims
         self._metrics = metrics
         self._directories = directories
-        self._interval_seconds = interval_seconds
         self._clock = clock
 
     async def run(self) -> None:
-        """Look for them after every interval, until cancelled."""
+        """Look for them at regular intervals, until cancelled."""
         while True:
-            await asyncio.sleep(self._interval_seconds)
+            await asyncio.sleep(_AGE_SECONDS)
             try:
                 await self.remove_all()
                 await self.reopen_kept()

@@ -119,9 +119,8 @@ class _Outcome:
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Logs, counts and times each call; turns errors into status codes. Secrets of requests stay here."""
 
-    def __init__(self, metrics: CsiMetrics, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, metrics: CsiMetrics) -> None:
         self._metrics = metrics
-        self._clock = clock
 
     async def intercept_service(
         self,
@@ -148,7 +147,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         )
 
     async def _serve_logged(self, method: str, serve: _Serve, request: Message, context: _Context) -> Message:
-        began, outcome = self._clock(), _Outcome()
+        began, outcome = time.monotonic(), _Outcome()
         _is_routine.set(method.rpartition("/")[2] in _ROUTINE)
         try:
             with self._metrics.running.labels(method).track_inprogress(), _traced(method, request):
@@ -161,7 +160,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a code
             outcome = _failure(error)
         finally:
-            self._record(method, request, outcome, self._clock() - began)
+            self._record(method, request, outcome, time.monotonic() - began)
         # ``abort`` always raises. In the block above, its exception would count as one of the service.
         return await context.abort(outcome.code, outcome.message)
 

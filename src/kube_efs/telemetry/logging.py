@@ -73,13 +73,16 @@ def configure(level: str, *, stream: TextIO | None = None) -> None:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
 
 
-def parse_level(text: str, *, field: str = "LOGGING_LEVEL") -> int:
+def parse_level(text: str) -> int:
     """The number of a level's name, as ``logging`` counts them; raises InvalidSetting."""
     try:
         return _LEVELS[text.strip().upper()]
     except KeyError:
         raise InvalidSetting(
-            "is not a logging level", field=field, value=text, remedy=f"use one of {', '.join(_LEVELS)}"
+            "is not a logging level",
+            field="LOGGING_LEVEL",
+            value=text,
+            remedy=f"use one of {', '.join(_LEVELS)}",
         ) from None
 
 

@@ -61,6 +61,10 @@ from kube_efs.tunnels.stunnel.configuration import check_path
 log = structlog.get_logger()
 
 _STUCK_SECONDS = 60.0
+# How many checks in a row change the state of a mount target. The return to a nearer one may take longer than
+# the failover, because it is less urgent.
+_ROUNDS_UNTIL_DOWN = 2
+_ROUNDS_UNTIL_UP = 3
 _PROCESSES = {DataPlaneName.STUNNEL: "stunnel", DataPlaneName.KERNEL: "the relay"}
 
 
@@ -299,7 +303,7 @@ class TunnelAgent:
         accepted = await probe_addresses(addresses, timeout_seconds=options.connect_timeout_seconds)
         before = self._plan.reachability.down
         self._plan.reachability = self._plan.reachability.after(
-            accepted, rounds_until_down=options.rounds_until_down, rounds_until_up=options.rounds_until_up
+            accepted, rounds_until_down=_ROUNDS_UNTIL_DOWN, rounds_until_up=_ROUNDS_UNTIL_UP
         )
         if before != self._plan.reachability.down:
             log.info("reachability-changed", down=sorted(self._plan.reachability.down))

@@ -18,6 +18,8 @@ from kube_efs.tunnels.status import LocationStatus
 # raises the limit. Node ports and the ports of outgoing connections are above 30000.
 ON_DEMAND_PORTS: Final = PortRange(first=22049, last=23048)
 _SOURCE_MAX: Final = 100
+# How many readings in a row, without a connection, close a lingering tunnel.
+_READINGS_UNTIL_CLOSED: Final = 3
 AMAZON_CA_FILE: Final = Path("/etc/amazon/efs/efs-utils.crt")
 # Of Amazon Linux and RHEL, as in efs-utils, and where the operator mounts the authorities of an OpenShift
 # cluster; of Debian, and so of the image.
@@ -80,11 +82,8 @@ class TunnelOptions:
     that can be used instead of files (``authorities``). Mounts can name files in ``ca_directory``; None
     allows no file.
 
-    ``rounds_until_down`` and ``rounds_until_up`` are how many checks in a row, one each
-    ``probe_interval_seconds``, change the state of a mount target. The return to a nearer one may take longer
-    than the failover, because it is less urgent. A lingering tunnel closes after ``rounds_until_closed``
-    readings, at the same interval, without a connection. A process that has accepted no connection for
-    ``stall_seconds`` must accept again, or it is replaced.
+    Mount targets and tunnels are checked each ``probe_interval_seconds``. A process that has accepted no
+    connection for ``stall_seconds`` must accept again, or it is replaced.
     """
 
     region: Region
@@ -104,9 +103,6 @@ class TunnelOptions:
     # A probe waits while stunnel tries one mount target after the other.
     probe_timeout_seconds: float = 8.0
     connect_timeout_seconds: float = 2.0
-    rounds_until_down: int = 2
-    rounds_until_up: int = 3
-    rounds_until_closed: int = 3
     stall_seconds: float = 30.0
     retry_seconds: float = 5.0
     log_size_bytes: int = 1024 * 1024
@@ -125,8 +121,8 @@ class TunnelOptions:
     @property
     def idle(self) -> IdlePolicy:
         """When a lingering tunnel can be closed."""
-        rounds = self.rounds_until_closed
-        return IdlePolicy(seconds=(rounds - 1) * self.probe_interval_seconds, readings=rounds)
+        pauses = _READINGS_UNTIL_CLOSED - 1
+        return IdlePolicy(seconds=pauses * self.probe_interval_seconds, readings=_READINGS_UNTIL_CLOSED)
 
     @property
     def directory(self) -> Path:

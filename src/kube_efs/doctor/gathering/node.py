@@ -49,7 +49,6 @@ class NodeCheckOptions:
     agent_url: str
     driver_url: str | None = None
     kernel_log: Path = kernel.KMSG
-    selinux: Path = kernel.SELINUX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +72,7 @@ async def gather_node(options: NodeCheckOptions, attempts: Attempts) -> NodeFact
         processes = start(_processes(session, options))
         status = start(_status(session, options.agent_url))
         log = start(look("the kernel's log", in_thread(kernel.read_kernel_log, options.kernel_log)))
-        booleans = start(look("SELinux", in_thread(kernel.read_booleans, options.selinux)))
+        booleans = start(look("SELinux", in_thread(kernel.read_booleans)))
         mounts = start(look("the mounts", in_thread(lambda: kernel.loopback_mounts(read_mountinfo()))))
     seen = tunnels.result()
     if seen is None:

@@ -102,9 +102,9 @@ def _prepare(found: Found) -> Step | None:
     shared, volume = found.shared, found.own_volume
     shared.owner.check()
     if found.volume and not volume:
-        raise _foreign("PersistentVolume", found.volume.volume.name, "delete it")
+        raise _foreign("PersistentVolume", found.volume.volume.name)
     if found.claim and not found.own_claim:
-        raise _foreign("PersistentVolumeClaim", found.claim.claim.name, "delete it")
+        raise _foreign("PersistentVolumeClaim", found.claim.claim.name)
     # A volume that is being deleted may be that of an earlier SharedVolume.
     if volume and volume.source not in (None, shared.source) and not volume.volume.deleting:
         return Step.RESTORE
@@ -187,9 +187,9 @@ def _status(found: Found, phase: SharedVolumePhase, message: str) -> Status:
     )
 
 
-def _foreign(kind: str, name: str, remedy: str) -> InvalidValue:
+def _foreign(kind: str, name: str) -> InvalidValue:
     problem = "exists already and was not created for this SharedVolume"
-    return InvalidValue(problem, field=kind, value=name, remedy=f"{remedy}, or use another name")
+    return InvalidValue(problem, field=kind, value=name, remedy="delete it, or use another name")
 
 
 def _waiting(found: Found) -> str:

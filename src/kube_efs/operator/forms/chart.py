@@ -16,8 +16,8 @@ from kube_efs.operator.forms.aws_driver_values import aws_driver_values
 from kube_efs.operator.forms.chart_values import WORKLOADS, chart_values, defaults, own_variables, schema
 from kube_efs.operator.forms.chart_workloads import (
     DEFAULT_HEALTH_HOST,
+    controller_labels,
     pull_secrets,
-    selector,
     workload_with_values,
 )
 from kube_efs.operator.forms.go_templates import (
@@ -338,7 +338,7 @@ def _aws_driver_metrics() -> str:
         "kind": "Service",
         "metadata": {**name, "labels": labels},
         "spec": {
-            "selector": selector("controller"),
+            "selector": controller_labels(),
             "ports": [{"name": "metrics", "port": 3301, "targetPort": "health", "protocol": "TCP"}],
         },
     }

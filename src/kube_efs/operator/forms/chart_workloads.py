@@ -112,7 +112,7 @@ def _of_the_driver(name: str, usual: Any) -> Mapping[str, Any]:  # noqa: ANN401 
     fields["affinity"] = optional(f"{values}.affinity")
     fields["hostNetwork"] = optional(f"{values}.hostNetwork")
     fields["securityContext"] = _unless_root(f"{values}.securityContext", _ROOT_POD, usual["securityContext"])
-    labels = _dict(selector("controller"))
+    labels = _dict(controller_labels())
     fields["topologySpreadConstraints"] = Override(
         f'include "kube-efs.topologySpreadConstraints" (list $ ({labels})) | fromJsonArray',
         when=f"{values}.topologySpreadConstraints",
@@ -135,9 +135,9 @@ def _dict(entries: Mapping[str, str]) -> str:
     return f"dict {' '.join(part if part.startswith('{') else json.dumps(part) for part in parts)}"
 
 
-def selector(asset: str) -> Mapping[str, str]:
-    """The labels that select the pods of a workload."""
-    labels: Mapping[str, str] = first_object(asset)["spec"]["selector"]["matchLabels"]
+def controller_labels() -> Mapping[str, str]:
+    """The labels that select the pods of the controller."""
+    labels: Mapping[str, str] = first_object("controller")["spec"]["selector"]["matchLabels"]
     return labels
 
 
