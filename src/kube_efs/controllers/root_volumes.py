@@ -145,6 +145,7 @@ class RootVolumes:
     async def _repair(self, wanted: Volume) -> None:
         """Set the current claim and port of an existing volume."""
         body = build_volume(wanted).to_dict()
+        # None removes the version of an earlier claim, which the patch would otherwise leave there.
         reference = {**body["spec"]["claimRef"], "resourceVersion": None}
         patch = {
             "metadata": {

@@ -87,6 +87,23 @@ def build_volume(volume: Volume) -> PersistentVolume:
     )
 
 
+def reservation_patch(namespace: str, name: str, uid: str | None) -> Mapping[str, str | None]:
+    """``spec.claimRef`` of a volume, for a merge patch: the claim of this name, with this uid or any.
+
+    None removes a field. Kubernetes' binder writes the uid and the version of the claim that it binds. If
+    they stayed there after that claim was deleted, the volume would be Released, and Kubernetes would bind it
+    to no new claim of that name.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": namespace,
+        "name": name,
+        "uid": uid,
+        "resourceVersion": None,
+    }
+
+
 def _deletion_secret(volume: Volume) -> Mapping[str, str]:
     # Without a Secret, csi-provisioner writes them empty. It reads them when it deletes the volume.
     if volume.csi is None:

@@ -8,6 +8,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Namespace, PersistentVolume, PersistentVolumeClaim, Pod
 from lightkube.types import PatchType
 
+from kube_efs.kube.building import reservation_patch
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
 from kube_efs.kube.shared_volumes import (
@@ -19,7 +20,6 @@ from kube_efs.kube.shared_volumes import (
     read_marked_claim,
     read_marked_volume,
     read_shared_volume,
-    reference_patch,
 )
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.model.shared_volumes.shared_volume import (
@@ -156,8 +156,9 @@ class SharedVolumeStore:
 
     async def tie(self, owner: Owner, volume: MarkedVolume, claim: MarkedClaim | None) -> MarkedVolume:
         """Reserve the volume for this claim or a future one; raises KubeConflict if the volume changed."""
-        spec = reference_patch(owner, claim.claim.uid if claim else None)
-        return await self._patch_volume(volume, {}, {"spec": spec})
+        uid = claim.claim.uid if claim else None
+        reserved = reservation_patch(owner.namespace, owner.claim_name, uid)
+        return await self._patch_volume(volume, {}, {"spec": {"claimRef": reserved}})
 
     async def mark_volume(self, owner: Owner, volume: MarkedVolume) -> MarkedVolume:
         """Write the labels and annotations of the owner to the volume."""

@@ -190,21 +190,3 @@ def marks_patch(owner: Owner) -> Mapping[str, Any]:
     """The labels and annotations of an object of this owner, as a part of its metadata."""
     marks = marks_of(owner)
     return {"labels": dict(marks.labels), "annotations": dict(marks.annotations)}
-
-
-def reference_patch(owner: Owner, claim_uid: str | None) -> Mapping[str, Any]:
-    """The reservation of a volume for the owner's claim, of this uid or any, as a part of its spec.
-
-    None removes a field in a merge patch. With the uid of a deleted claim, the volume would stay Released,
-    and Kubernetes would bind it to no new claim of that name.
-    """
-    return {
-        "claimRef": {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "namespace": owner.namespace,
-            "name": owner.claim_name,
-            "uid": claim_uid,
-            "resourceVersion": None,
-        }
-    }

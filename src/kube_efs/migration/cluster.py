@@ -10,6 +10,7 @@ from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.resources.storage_v1 import CSIDriver
 from lightkube.types import PatchType
 
+from kube_efs.kube.building import reservation_patch
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_claim, read_volume
@@ -229,23 +230,13 @@ def _target_patch(step: MigrationStep, move: Move, seen: Seen) -> Manifest:
     match step:
         case MigrationStep.REOPEN_TARGET:
             patch = _policy_patch(ReclaimPolicy.RETAIN, Mark.ARRIVING)
-            return {**patch, "spec": {**patch["spec"], "claimRef": _reservation(move)}}
+            # Complete, because the volume may have been recreated without a reservation.
+            reserved = reservation_patch(move.namespace, move.claim, None)
+            return {**patch, "spec": {**patch["spec"], "claimRef": reserved}}
         case MigrationStep.RESTORE_POLICY:
             return _policy_patch(seen.final_policy(move), Mark.ARRIVED)
         case _:
             return {"metadata": marking(Mark.ARRIVING)}
-
-
-def _reservation(move: Move) -> Manifest:
-    """The complete reference to the claim with any uid; the volume may have been recreated without one."""
-    reference = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
-    return {
-        **reference,
-        "namespace": move.namespace,
-        "name": move.claim,
-        "uid": None,
-        "resourceVersion": None,
-    }
 
 
 def _policies(journal: Journal) -> tuple[ReclaimPolicy, ReclaimPolicy]:
