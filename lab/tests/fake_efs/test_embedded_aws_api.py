@@ -10,7 +10,6 @@ import pytest_asyncio
 from fake_efs.aws_api import AwsApi, AwsClient, RememberingClient, aws_client, create_subnets
 from fake_efs.errors import AwsNotFound
 from kube_efs.aws.connection import AwsConnection, Service
-from kube_efs.aws.file_system_policy import file_system_policy
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId
 from kube_efs_lab.aws import aws_options
@@ -57,7 +56,7 @@ async def test_changes_are_counted_and_no_questions(
     assert await gateway.mount_targets(made) == (target,)
     assert api.changes == before + 2
     await put_policy(connection, made)
-    assert await file_system_policy(connection, made)
+    assert await gateway.file_system_policy(made)
     point = await connection.call(
         Service.EFS, "CreateAccessPoint", ClientToken="counted", FileSystemId=made, PosixUser=USER
     )

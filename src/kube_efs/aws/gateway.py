@@ -7,8 +7,7 @@ from typing import Final, Self
 
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
-from kube_efs.aws.errors import error_code
-from kube_efs.aws.file_system_policy import file_system_policy
+from kube_efs.aws.errors import error_code, reading
 from kube_efs.aws.interfaces import AwsInterfaces
 from kube_efs.aws.made_file_systems import AwsMadeFileSystems
 from kube_efs.aws.network import AwsNetwork
@@ -26,13 +25,13 @@ _TARGET_EXISTS: Final = "MountTargetConflict"
 
 
 class AwsGateway:
-    """Calls to EFS, S3 Files and STS while its context is open.
+    """Calls about file systems and mount targets of EFS while its context is open.
 
-    ``network`` contains calls to EC2, ``access_points`` calls about access points of EFS, ``s3_files`` those
-    to S3 Files, ``made_file_systems`` calls about file systems for claims, and ``owned`` calls about objects
-    of a cluster. ``interfaces``, ``security_groups`` and ``network_acls`` contain calls about network access.
-    Every method may raise AwsError. Lists omit and log invalid entries: one invalid entry must not hide the
-    others.
+    ``network`` contains calls about subnets and zones, ``access_points`` calls about access points of EFS,
+    ``s3_files`` those to S3 Files, ``made_file_systems`` calls about file systems for claims, and ``owned``
+    calls about objects of a cluster. ``interfaces``, ``security_groups`` and ``network_acls`` contain calls
+    about network access. Every method may raise AwsError. Lists omit and log invalid entries: one invalid
+    entry must not hide the others.
     """
 
     def __init__(self, options: AwsOptions, metrics: AwsMetrics | None = None) -> None:
@@ -98,8 +97,16 @@ class AwsGateway:
         return understood(parse_mount_target, entries)
 
     async def file_system_policy(self, file_system_id: FileSystemId) -> str | None:
-        """The policy of a file system, as JSON; None without one: then every client has full access."""
-        return await file_system_policy(self._connection, file_system_id)
+        """The policy, as JSON; None without one: then every client has full access."""
+        operation = "DescribeFileSystemPolicy"
+        try:
+            answer = await self._connection.call(
+                Service.EFS, operation, subject=file_system_id, FileSystemId=file_system_id
+            )
+        except AwsNotFound:
+            return None
+        with reading(operation, subject=file_system_id):
+            return str(answer["Policy"])
 
     async def create_file_system(
         self,
