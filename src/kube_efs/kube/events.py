@@ -165,6 +165,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
             begun = clock()
             await self._write_or_log(turn)
             is_normal, _, _ = turn
+            # A burst: the API server needs its time for the claims themselves.
             if is_normal and self._waiting.qsize() >= _MANY and not self._is_ending:
                 await asyncio.sleep(min(clock() - begun, _PAUSE_MAX_SECONDS))
 
@@ -178,6 +179,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
             if number not in self._ended:
                 return turn
             self._ended.remove(number)
+            # Without a burst, users see both: what has begun, and how it ended.
             if self._waiting.qsize() < _MANY:
                 return turn
             self._waiting.task_done()

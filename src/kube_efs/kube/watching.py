@@ -141,6 +141,7 @@ async def follow(
             async with aclosing(_watch(client, resource, scope, version)) as stream:
                 async for kind, found, seen in stream:
                     back_off, version = _FIRST_BACK_OFF_SECONDS, seen
+                    # A bookmark has no object, only a newer version for the next watch.
                     if found is not None:
                         yield Deleted(read(found)) if kind == "DELETED" else Applied(read(found))
         except KubeExpired:

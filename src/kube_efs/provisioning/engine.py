@@ -440,6 +440,7 @@ class Engine:
             if order.permit.keeps:
                 # No order of an earlier leader may take effect after the deletion of the volume.
                 await backend.settled(live)
+            # Last: as long as the object exists, the next attempt, also of another leader, repeats the rest.
             await self._store.delete(live)
             self._ordered.discard(live.uid)
             keeps = order.permit.keeps

@@ -500,6 +500,7 @@ class Guards:
         self, access_point_id: AccessPointId, itself: frozenset[str], view: VolumeIndex
     ) -> None:
         others = view.volumes_through(access_point_id) - itself
+        # Released volumes with Delete do not count. Otherwise two of them would be refused for each other.
         staying = [
             name
             for name in sorted(others)

@@ -327,6 +327,7 @@ class _MountWorker:
 
     async def copy(self, target: Directory, terms: CopyTerms) -> Copied:
         """Copy the source of the terms; one copy at a time, for as long as it takes."""
+        # Perhaps an earlier attempt was stopped. This one begins because somebody wants the copy again.
         self.stopped.discard(target)
 
         def report(progress: CopyProgress) -> None:

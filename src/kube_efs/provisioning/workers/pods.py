@@ -368,6 +368,8 @@ class WorkerPods:
             if action is Action.COPY:
                 return WorkerReport(copied=parse_copied(pod.message))
         finally:
+            # Also if its log cannot be read or used: the work is repeated with another pod, and only failed
+            # pods are kept for diagnosis.
             await self._delete(name)
         return WorkerReport()
 
@@ -523,6 +525,7 @@ class WorkerPods:
         ]
 
     async def _delete(self, name: str) -> None:
+        # Without the uid: the name contains random characters, so a late request finds no other pod.
         try:
             with translated(f"worker pod {name}"):
                 await self._client.delete(Pod, name, namespace=self._options.namespace)

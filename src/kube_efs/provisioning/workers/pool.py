@@ -352,6 +352,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
                 if not task.done.done():
                     task.done.set_exception(error)
         except BaseException:
+            # The pool ends. The tasks have left the lane, so nothing else would wake their callers.
             for task in batch:
                 task.done.cancel()
             raise

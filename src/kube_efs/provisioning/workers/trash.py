@@ -272,6 +272,7 @@ class _Slice:
             os.unlink(name, dir_fd=parent)
             return True
         try:
+            # Not the device: another mount of the same file system has the same one.
             if _mount_of(folder) != self._mount:
                 raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
             return self._unload(folder, parent, name)
@@ -288,6 +289,7 @@ class _Slice:
                     self._path.pop()
             if self._failures > failures:
                 return False
+            # The listing may have omitted names, because others were removed meanwhile. Only rmdir knows.
             try:
                 os.rmdir(name, dir_fd=parent)
             except OSError as error:
