@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from kube_efs.model.errors import InvalidSetting, InvalidValue
+from kube_efs.model.secrets import text_without_secrets
 from kube_efs.settings.base import Environment
 from kube_efs.settings.fields import InvalidItem, Variable, variables
-from kube_efs.telemetry.secrets import text_without_secrets
 
 _Settings = TypeVar("_Settings", bound=Environment)
 

@@ -13,10 +13,7 @@ from kube_efs.model.secrets import (
     is_secret_name,
     proxy_without_password,
     shortened,
-    text_without_secrets,
 )
-
-__all__ = ["REMOVED", "text_without_secrets", "without_secrets"]
 
 _MAX_DEPTH: Final = 8
 _MAX_ENTRIES: Final = 100

@@ -25,6 +25,8 @@ from kube_efs.model.secrets import (
 
 _WORD = string.ascii_letters + string.digits + "_.~+/-"
 _MIXED = string.ascii_letters + string.digits
+AWS_SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"  # AWS's own documentation example
+JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"
 
 
 def secret_of(seed: int, length: int, alphabet: str = _WORD) -> str:
@@ -242,10 +244,45 @@ def test_short_text_is_not_truncated(text: str, limit: int) -> None:
     assert (shortened(text, limit) == clean) == (len(clean) <= limit)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "Authorization: Bearer abc.def-123", f"Authorization: Bearer {REMOVED}", id="bearer token"
+        ),
+        pytest.param("sent basic dXNlcjpwYXNz", f"sent basic {REMOVED}", id="basic credentials"),
+        pytest.param(f"cannot use {JWT} here", f"cannot use {REMOVED} here", id="service account token"),
+        pytest.param(f"key {AWS_SECRET}, sorry", f"key {REMOVED}, sorry", id="AWS secret key alone"),
+        pytest.param(
+            f"aws_secret_access_key={AWS_SECRET} region=x",
+            f"aws_secret_access_key={REMOVED} region=x",
+            id="AWS secret key by name",
+        ),
+        pytest.param(
+            '{"SessionToken": "IQoJb3Jp", "Expiration": "2026"}',
+            f'{{"SessionToken": "{REMOVED}", "Expiration": "2026"}}',
+            id="session token in JSON",
+        ),
+        pytest.param(
+            "AWS4-HMAC-SHA256 Credential=AKIA/x, Signature=0a1b2c",
+            f"AWS4-HMAC-SHA256 Credential={REMOVED}, Signature={REMOVED}",
+            id="signature of a request",
+        ),
+        pytest.param(
+            "a\n-----BEGIN EC PRIVATE KEY-----\nMHcC\n-----END EC PRIVATE KEY-----\nb",
+            f"a\n{REMOVED}\nb",
+            id="private key",
+        ),
+        pytest.param("password=hunter2&user=me", f"password={REMOVED}&user=me", id="query of an address"),
+    ],
+)
+def test_secret_inside_a_text_is_removed(text: str, expected: str) -> None:
+    assert text_without_secrets(text) == expected
+
+
 def test_aws_secret_key_without_a_name_is_removed_after_any_separator() -> None:
-    key = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
-    for text in (key, f"key {key}, sorry", f"a-{key}", f"x={key}", f"[{key}]"):
-        assert key[4:20] not in text_without_secrets(text)
+    for text in (AWS_SECRET, f"a-{AWS_SECRET}", f"x={AWS_SECRET}", f"[{AWS_SECRET}]"):
+        assert AWS_SECRET[4:20] not in text_without_secrets(text)
 
 
 def test_private_key_is_removed_as_encoded_in_secrets_and_kubeconfigs() -> None:
