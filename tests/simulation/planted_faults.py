@@ -49,7 +49,7 @@ from kube_efs.provisioning.backends.directory import DirectoryBackend
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.copies import Copies
 from kube_efs.provisioning.gid_ledger import GidIndex
-from kube_efs.provisioning.guards import DirectoryReservations, Guards, Order
+from kube_efs.provisioning.guards import DirectoryReservations, Guards, RemovalOrder
 from kube_efs.provisioning.volume_index import DirectoryIndex, VolumeIndex
 from kube_efs.provisioning.workers import pod_objects as worker_objects
 from kube_efs.provisioning.workers.pod_objects import ObservedPod
@@ -162,7 +162,7 @@ def change_to_retain_is_ignored() -> None:
 @planted_fault(LOSS, "late checks")
 def guard_is_not_checked_again() -> None:
     """The answer of the guard from before the lane, the pod and every wait is used."""
-    _put(Order, "confirm", _nothing)
+    _put(RemovalOrder, "confirm", _nothing)
 
 
 @planted_fault(LOSS, "late checks")

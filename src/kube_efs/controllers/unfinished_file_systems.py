@@ -22,7 +22,7 @@ from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.volumes import DRIVER
 from kube_efs.provisioning.backends.csi.file_systems import FileSystems
-from kube_efs.provisioning.guards import Guards, Order, Removal
+from kube_efs.provisioning.guards import Guards, Removal, RemovalOrder
 from kube_efs.provisioning.workers.contract import Directories
 from kube_efs.telemetry.metrics import AwsMetrics
 
@@ -82,7 +82,7 @@ class UnfinishedFileSystems:
 
     async def _remove(self, found: MadeFileSystem) -> None:
         removal = Removal(file_system=found)
-        order = Order(lambda: self._guards.check_without_volume(removal))
+        order = RemovalOrder(lambda: self._guards.check_without_volume(removal))
         try:
             async with self._guards.reservations.removing(*removal.reserved):
                 await self._file_systems.delete_unused_access_points(found, self._claim_uids)

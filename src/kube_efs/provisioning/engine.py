@@ -39,7 +39,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.left_alone import check_claim, check_volume
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
-from kube_efs.provisioning.guards import DataKept, Guards, Order, Permit, Removal
+from kube_efs.provisioning.guards import DataKept, Guards, Permit, Removal, RemovalOrder
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.traces import span
 
@@ -127,7 +127,7 @@ class Backend(Protocol):
         Raises KubeEfsError while one can: the volume object must be kept until then.
         """
 
-    async def remove(self, removal: Removal, order: Order) -> None:
+    async def remove(self, removal: Removal, order: RemovalOrder) -> None:
         """Remove the storage of the volume, if it exists, after confirmation of the order.
 
         Returns only when it no longer exists. Raises KubeEfsError, and DataKept when the directory is kept.
@@ -432,7 +432,7 @@ class Engine:
             if terminating is None:
                 return None
             live, permit = terminating
-            order = Order(lambda: self._check_last(removal, live), permit)
+            order = RemovalOrder(lambda: self._check_last(removal, live), permit)
             keeps_all = bool(permit.keeps) and removal.is_only_directory
             if not keeps_all:
                 with suppress(DataKept):

@@ -159,7 +159,7 @@ class DataKept(RemovalRefused):
     """Others use the directory, so it is kept; the volume object may be deleted."""
 
 
-class Order:
+class RemovalOrder:
     """A removal that the guards have permitted; it must be confirmed at the last reversible moment.
 
     ``permit`` is the newest answer of the guards.

@@ -20,7 +20,7 @@ from kube_efs.model.errors import AwsNotFound, RemovalRefused, WorkerRefused
 from kube_efs.model.volumes import DRIVER, Location
 from kube_efs.provisioning.copies import Copies, check_copy
 from kube_efs.provisioning.data_sources import DataSources
-from kube_efs.provisioning.guards import Guards, Order, Permit, RemovableDirectory, Removal
+from kube_efs.provisioning.guards import Guards, Permit, RemovableDirectory, Removal, RemovalOrder
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 
 # Volumes that are copies have keys of their own.
@@ -110,7 +110,7 @@ class Snapshots:
             return permit
 
         async with self._guards.reservations.removing(location):
-            order = Order(ask)
+            order = RemovalOrder(ask)
             await remove_directory(self._directories, removal, order)
             # Otherwise a later snapshot of the name would find the record of this one.
             await self._directories.discard_copy(location, _KEY + location.directory.parts[-1])

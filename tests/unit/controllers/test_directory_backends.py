@@ -29,7 +29,7 @@ from kube_efs.model.efs.directories import Directory, Permissions, parse_directo
 from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.model.errors import PlatformError
 from kube_efs.model.volumes import Location, NfsSource, Volume
-from kube_efs.provisioning.guards import Order, Permit
+from kube_efs.provisioning.guards import Permit, RemovalOrder
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.settings.directories import BackendName, DirectoryProvisionerSettings
@@ -203,7 +203,7 @@ async def test_backend_uses_the_mount_or_the_worker_pods(is_mounted: bool) -> No
     workers.there.add(data)
     source = NfsSource(server=PROVISIONER.server, path="/data")
     removal = await backend.removal(Volume(name="v", provisioned_by=PROVISIONER.name, nfs=source))
-    await backend.remove(removal, Order(permitted))
+    await backend.remove(removal, RemovalOrder(permitted))
     assert (here.removed, workers.removed) == (([data], []) if is_mounted else ([], [data]))
 
 

@@ -35,7 +35,7 @@ from kube_efs.model.volumes import DRIVER, FINALIZER, CsiSource, Location, NfsSo
 from kube_efs.provisioning import guards
 from kube_efs.provisioning.backends.tunnel import TunnelPlan
 from kube_efs.provisioning.engine import DataFate
-from kube_efs.provisioning.guards import Order, Permit, RemovableDirectory, Removal
+from kube_efs.provisioning.guards import Permit, RemovableDirectory, Removal, RemovalOrder
 
 POINT = AccessPointId("fsap-0123456789abcdef0")
 SHARER = replace(RELEASED, name="sharer", uid="s", phase=VolumePhase.BOUND, provisioned_by=None)
@@ -609,7 +609,7 @@ async def test_outdated_permit_is_refused() -> None:
         return Permit()
 
     with pytest.raises(NotYet, match="took too long"):
-        await Order(slow, clock=lambda: now).confirm()
+        await RemovalOrder(slow, clock=lambda: now).confirm()
 
 
 async def test_volume_is_kept_while_an_earlier_order_can_take_effect(world: World) -> None:

@@ -34,7 +34,7 @@ from kube_efs.model.gids import GidRange
 from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.volumes import Location, Volume
 from kube_efs.provisioning.copies import Copies, volume_key
-from kube_efs.provisioning.guards import Order, RemovableDirectory, Removal, tenant_of
+from kube_efs.provisioning.guards import RemovableDirectory, Removal, RemovalOrder, tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 from kube_efs.telemetry.metrics import ControllerMetrics
@@ -277,7 +277,7 @@ class DirectoryBackend:
         with suppress(RemovalRefused):  # No order was ever given for such a directory.
             await self._directories.settled(removable_location(volume, self._provisioner))
 
-    async def remove(self, removal: Removal, order: Order) -> None:
+    async def remove(self, removal: Removal, order: RemovalOrder) -> None:
         """Remove the directory."""
         await remove_directory(self._directories, removal, order)
 

@@ -20,7 +20,7 @@ from kube_efs.model.tunnel_volumes import (
 )
 from kube_efs.model.volumes import Location, Volume
 from kube_efs.provisioning.copies import Copies, volume_key
-from kube_efs.provisioning.guards import Order, RemovableDirectory, Removal, tenant_of
+from kube_efs.provisioning.guards import RemovableDirectory, Removal, RemovalOrder, tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 
@@ -195,6 +195,6 @@ class TunnelBackend:
         with suppress(RemovalRefused):  # No order was ever given for such a directory.
             await self._directories.settled(removable_location(volume))
 
-    async def remove(self, removal: Removal, order: Order) -> None:
+    async def remove(self, removal: Removal, order: RemovalOrder) -> None:
         """Remove the directory."""
         await remove_directory(self._directories, removal, order)

@@ -8,7 +8,7 @@ from kube_efs.model.efs.directories import Directory, FoundDirectory, Permission
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.guards import Order, Removal
+from kube_efs.provisioning.guards import Removal, RemovalOrder
 from kube_efs.provisioning.workers.orders import MeasuringTerms
 
 Confirm: TypeAlias = Callable[[], Awaitable[None]]
@@ -86,7 +86,7 @@ async def nothing_to_confirm() -> None:
     """The confirmation of an order to remove an unfinished copy: it belongs to no volume."""
 
 
-async def remove_directory(directories: Directories, removal: Removal, order: Order) -> None:
+async def remove_directory(directories: Directories, removal: Removal, order: RemovalOrder) -> None:
     """Remove the directory of a removal, if it has one and the order is confirmed."""
     if removal.directory:
         location, base = removal.directory.location, removal.directory.base

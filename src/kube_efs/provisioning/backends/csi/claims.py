@@ -29,7 +29,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.volumes import DRIVER, CsiSource, Location, Volume
 from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
 from kube_efs.provisioning.copies import Copies
-from kube_efs.provisioning.guards import Order, RemovableAccessPoint, Removal, tenant_of
+from kube_efs.provisioning.guards import RemovableAccessPoint, Removal, RemovalOrder, tenant_of
 
 log = structlog.get_logger(__name__)
 
@@ -203,7 +203,7 @@ class CsiBackend:
         everywhere = Location(file_system_id=handle.file_system_id, directory=Directory())
         return Removal(access_point=RemovableAccessPoint(handle=handle, root=everywhere))
 
-    async def remove(self, removal: Removal, order: Order) -> None:
+    async def remove(self, removal: Removal, order: RemovalOrder) -> None:
         """Remove them."""
         await self._volumes.remove(removal, order)
 

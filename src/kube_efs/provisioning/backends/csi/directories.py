@@ -36,7 +36,7 @@ from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.accounts import Account
 from kube_efs.provisioning.copies import Copies
-from kube_efs.provisioning.guards import DirectoryReservations, Order, Removal
+from kube_efs.provisioning.guards import DirectoryReservations, Removal, RemovalOrder
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 from kube_efs.single_flight import SingleFlight
@@ -130,7 +130,7 @@ class CsiDirectories:
             self._directories, source, place, key=key, maps_owner=maps_owner, claim=claim
         )
 
-    async def remove(self, removal: Removal, order: Order) -> None:
+    async def remove(self, removal: Removal, order: RemovalOrder) -> None:
         """Remove the directory after confirmation of the order; raises KubeEfsError."""
         await remove_directory(self._directories, removal, order)
         if removal.directory:

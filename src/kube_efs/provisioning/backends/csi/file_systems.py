@@ -51,12 +51,12 @@ from kube_efs.model.errors import (
     RemovalRefused,
     WorkerFailed,
 )
-from kube_efs.provisioning.guards import Order
+from kube_efs.provisioning.guards import RemovalOrder
 
 log = structlog.get_logger(__name__)
 
 # A call to AWS with all its retries takes at most 120 s (AwsOptions), and begins at most 30 s after the
-# confirmation of the order (Order.confirm).
+# confirmation of the order (RemovalOrder.confirm).
 CALL_SECONDS: Final = 180.0
 _VISIBLE_SECONDS: Final = 5.0
 # A file system takes seconds, a mount target a minute or two.
@@ -286,7 +286,7 @@ class FileSystems:
     async def begin_removal(
         self,
         found: MadeFileSystem,
-        order: Order,
+        order: RemovalOrder,
         check_contents: Callable[[MadeFileSystem], Awaitable[None]],
     ) -> MadeFileSystem | None:
         """The file system, which is now to be removed with its volume; None if others use it.
@@ -334,7 +334,7 @@ class FileSystems:
         return found
 
     async def remove(
-        self, found: MadeFileSystem, order: Order, delete_access_point: Callable[[], Awaitable[None]]
+        self, found: MadeFileSystem, order: RemovalOrder, delete_access_point: Callable[[], Awaitable[None]]
     ) -> None:
         """Delete the mount targets, its own security group and the file system, after ``begin_removal``.
 
@@ -365,7 +365,7 @@ class FileSystems:
         if found.stage is Stage.REMOVING:
             await self._gateway.made_file_systems.set_stage(found.file_system_id, Stage.READY)
 
-    async def _confirmed(self, found: MadeFileSystem, order: Order) -> bool:
+    async def _confirmed(self, found: MadeFileSystem, order: RemovalOrder) -> bool:
         """Whether the file system may be removed; if not, new volumes may use it again.
 
         That is also necessary without mount targets: the reason can be the access point of a new volume,

@@ -15,8 +15,8 @@ from kube_efs.single_flight import SingleFlight
 
 # AWS knows a new access point everywhere after seconds. One that was missing for longer does not exist.
 _GONE_SECONDS: Final = 60.0
-# With 0.1 s for a call, the check of a removal reads 2,000 of them in time (``Order.confirm``). More calls at
-# a time would exceed the rate limit of AWS.
+# With 0.1 s for a call, the check of a removal reads 2,000 of them in time (``RemovalOrder.confirm``). More
+# calls at a time would exceed the rate limit of AWS.
 _MOST_CALLS: Final = 8
 
 

@@ -54,10 +54,10 @@ from kube_efs.provisioning.copies import check_copy
 from kube_efs.provisioning.guards import (
     DataKept,
     Guards,
-    Order,
     RemovableAccessPoint,
     RemovableDirectory,
     Removal,
+    RemovalOrder,
 )
 from kube_efs.provisioning.volume_index import VolumeIndex
 
@@ -223,7 +223,7 @@ class CsiVolumes:
         removal = await self.removal(handle, role)
 
         async with self._guards.reservations.removing(*removal.reserved):
-            order = Order(lambda: self._guards.check_handle(removal, handle, asked_for))
+            order = RemovalOrder(lambda: self._guards.check_handle(removal, handle, asked_for))
             await self.remove(removal, order)
             if not asked_for:
                 self._guards.awaited.forget(handle)
@@ -331,7 +331,7 @@ class CsiVolumes:
         if removal.file_system is not None:
             await self._file_systems.reopen(removal.file_system)
 
-    async def remove(self, removal: Removal, order: Order) -> None:
+    async def remove(self, removal: Removal, order: RemovalOrder) -> None:
         """Remove it after confirmation of the order, but keep a directory in use; raises KubeEfsError."""
         point = removal.access_point
         if point is None:
@@ -344,7 +344,7 @@ class CsiVolumes:
             await self._remove_access_point(point.handle, removal, order, points)
 
     async def _remove_access_point(
-        self, handle: VolumeHandle, removal: Removal, order: Order, points: AccessPoints
+        self, handle: VolumeHandle, removal: Removal, order: RemovalOrder, points: AccessPoints
     ) -> None:
         delete = partial(points.delete, handle)
         if removal.file_system is not None:

@@ -27,7 +27,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.volumes import FINALIZER, CsiSource, Volume, VolumePhase
 from kube_efs.provisioning.backends.csi.claims import CsiBackend, CsiMade
 from kube_efs.provisioning.engine import DataFate, Engine
-from kube_efs.provisioning.guards import Guards, Order, Permit
+from kube_efs.provisioning.guards import Guards, Permit, RemovalOrder
 
 ARN = "arn:aws:iam::123456789012:role/storage"
 ABROAD = StorageClass(
@@ -124,7 +124,7 @@ async def test_created_access_point_is_deleted(world: CsiWorld, backend: CsiBack
     assert removal.access_point
     assert removal.access_point.handle == parse_volume_handle(handle_of(wanted))
     assert removal.leaves_directory
-    await backend.remove(removal, Order(permitted))
+    await backend.remove(removal, RemovalOrder(permitted))
     assert not world.api.points
 
 
@@ -162,7 +162,7 @@ async def test_cross_account_role_is_read_for_creation_and_removal(
     world.texts.secrets["team/role"] = {"awsRoleArn": ARN, "crossaccount": "true"}
 
     wanted = (await plan.make()).volume(0)
-    await backend.remove(await backend.removal(wanted), Order(permitted))
+    await backend.remove(await backend.removal(wanted), RemovalOrder(permitted))
 
     assert {role.role_arn for role in world.accounts.roles if role} == {ARN}
     assert None not in world.accounts.roles
