@@ -1,36 +1,22 @@
 """The Identity service: the name, the capabilities and the readiness of the driver."""
 
-from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 
-import structlog
 from google.protobuf.wrappers_pb2 import BoolValue
 
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
 from kube_efs.csi.server import Service
 from kube_efs.model.volumes import DRIVER
-from kube_efs.telemetry.health import Health
 
 __all__ = ["IdentityService", "identity_service"]
-
-log = structlog.get_logger()
 
 _Capability = csi_pb2.PluginCapability.Service
 _Expansion = csi_pb2.PluginCapability.VolumeExpansion
 
 
 class IdentityService(csi_pb2_grpc.IdentityServicer):
-    """Answers as the AWS driver does, except for expansion, and that Probe reports the real state.
-
-    livenessprobe restarts the container if Probe is not ready, and csi-provisioner starts when it is.
-    ``readiness`` therefore reports what this process itself needs, not services that may be unavailable for
-    a while.
-    """
-
-    def __init__(self, readiness: Callable[[], Health] = Health) -> None:
-        self._readiness = readiness
-        self._last = Health()
+    """Answers as the AWS driver does, except for expansion."""
 
     async def GetPluginInfo(
         self, request: csi_pb2.GetPluginInfoRequest, context: object
@@ -51,15 +37,12 @@ class IdentityService(csi_pb2_grpc.IdentityServicer):
         )
 
     async def Probe(self, request: csi_pb2.ProbeRequest, context: object) -> csi_pb2.ProbeResponse:
-        """Whether the process can serve. The answer has no field for reasons; changes are logged."""
-        health, before = self._readiness(), self._last
-        self._last = health
-        if health != before:
-            note = log.info if health.ok else log.warning
-            note("readiness-changed", ready=health.ok, reasons=health.reasons)
-        return csi_pb2.ProbeResponse(ready=BoolValue(value=health.ok))
+        """Ready: the socket exists only while the process can serve."""
+        # Without a look at AWS, the API server or the tunnel agent, which may be unavailable for a while:
+        # livenessprobe restarts a container that is not ready, and csi-provisioner waits for it.
+        return csi_pb2.ProbeResponse(ready=BoolValue(value=True))
 
 
-def identity_service(readiness: Callable[[], Health] = Health) -> Service:
+def identity_service() -> Service:
     """The service, to be served."""
-    return partial(csi_pb2_grpc.add_IdentityServicer_to_server, IdentityService(readiness))
+    return partial(csi_pb2_grpc.add_IdentityServicer_to_server, IdentityService())

@@ -62,21 +62,21 @@ class TcpEndpoint:
 Endpoint = UnixEndpoint | TcpEndpoint
 
 
-def parse_endpoint(text: str, *, field: str = "CSI_ENDPOINT", beyond_loopback: bool = False) -> Endpoint:
+def parse_endpoint(text: str) -> Endpoint:
     """The endpoint of a text such as ``unix:///csi/csi.sock`` or ``tcp://127.0.0.1:10000``.
 
     As in the AWS driver, ``unix://tmp/csi.sock`` is ``/tmp/csi.sock``. A TCP endpoint is without encryption
-    and without identity, so it must be on loopback unless ``beyond_loopback``. Raises InvalidSetting.
+    and without identity, so it must be on loopback. Raises InvalidSetting.
     """
     scheme, _, rest = text.partition(":")
     try:
         if scheme.lower() == "unix":
             return _unix(rest)
         if scheme.lower() == "tcp" and rest.startswith("//"):
-            return _tcp(rest, beyond_loopback=beyond_loopback)
+            return _tcp(rest)
         raise ValueError("is not a valid endpoint")
     except ValueError as error:
-        raise InvalidSetting(str(error), field=field, value=text, remedy=_FORMS) from None
+        raise InvalidSetting(str(error), field="CSI_ENDPOINT", value=text, remedy=_FORMS) from None
 
 
 def _unix(rest: str) -> UnixEndpoint:
@@ -90,12 +90,12 @@ def _unix(rest: str) -> UnixEndpoint:
     return UnixEndpoint(path=Path(path))
 
 
-def _tcp(rest: str, *, beyond_loopback: bool) -> TcpEndpoint:
+def _tcp(rest: str) -> TcpEndpoint:
     url = urlsplit(rest)
     port = url.port
     if not url.hostname or port is None or url.path or url.query or url.fragment or url.username is not None:
         raise ValueError("needs only a host and a port")
-    if not beyond_loopback and not _is_loopback(url.hostname):
+    if not _is_loopback(url.hostname):
         raise ValueError("is reachable from other machines, which could use it without authentication")
     return TcpEndpoint(host=url.hostname, port=port)
 

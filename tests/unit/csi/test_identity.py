@@ -1,12 +1,10 @@
 from importlib.metadata import version
 
-from structlog.testing import capture_logs
 from tests.unit.csi.served import Connect
 
 from kube_efs.csi.identity import identity_service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import IdentityStub
-from kube_efs.telemetry.health import Health
 
 
 async def test_driver_has_the_name_of_the_aws_driver_and_its_own_version(connect: Connect) -> None:
@@ -26,18 +24,9 @@ async def test_capabilities_are_those_of_the_aws_driver_and_expansion(connect: C
     assert expansion.volume_expansion.type == csi.PluginCapability.VolumeExpansion.ONLINE
 
 
-async def test_probe_reports_whether_the_process_can_serve(connect: Connect) -> None:
-    health = Health.failing("the tunnel agent does not answer")
+async def test_process_that_serves_is_ready(connect: Connect) -> None:
+    async with connect(identity_service()) as channel:
+        answer = await IdentityStub(channel).Probe(csi.ProbeRequest())
 
-    async with connect(identity_service(lambda: health)) as channel:
-        probe = IdentityStub(channel).Probe
-        with capture_logs() as logs:
-            before = [await probe(csi.ProbeRequest()) for _ in range(3)]
-            health = Health()
-            after = await probe(csi.ProbeRequest())
-
-    assert [answer.ready.value for answer in before] == [False] * 3
-    assert after.HasField("ready")
-    assert after.ready.value
-    changes = [(line["ready"], line["reasons"]) for line in logs if line["event"] == "readiness-changed"]
-    assert changes == [(False, ("the tunnel agent does not answer",)), (True, ())]
+    assert answer.HasField("ready")
+    assert answer.ready.value

@@ -55,14 +55,9 @@ def test_endpoint_is_parsed(text: str, endpoint: Endpoint) -> None:
 )
 def test_invalid_endpoint_is_refused(text: str, problem: str) -> None:
     with pytest.raises(InvalidSetting, match=problem) as caught:
-        parse_endpoint(text, field="--endpoint")
-    assert (caught.value.field, caught.value.value) == ("--endpoint", text)
+        parse_endpoint(text)
+    assert (caught.value.field, caught.value.value) == ("CSI_ENDPOINT", text)
     assert "unix:///path/to/csi.sock" in caught.value.remedy
-
-
-def test_tcp_beyond_loopback_must_be_requested() -> None:
-    endpoint = TcpEndpoint(host="0.0.0.0", port=80)
-    assert parse_endpoint("tcp://0.0.0.0:80", beyond_loopback=True) == endpoint
 
 
 @given(st.text() | st.text().map("unix:/".__add__) | st.text().map("tcp://127".__add__))
