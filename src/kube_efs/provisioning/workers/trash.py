@@ -97,23 +97,22 @@ def opened_trash(root: int, *, make: bool = True) -> Iterator[int]:
         os.close(trash)
 
 
-def empty(trash: int, may_go_on: Callable[[], bool], *, slice_size: int = SLICE) -> TrashReport:
+def empty(trash: int, may_go_on: Callable[[], bool]) -> TrashReport:
     """Remove what can be removed while ``may_go_on`` returns true; raises OSError for an unreadable trash.
 
-    Tenants take turns of ``slice_size`` removals, and so do the entries of each. ``may_go_on`` is called
-    before every step.
+    Tenants take turns of ``SLICE`` removals, and so do the entries of each. ``may_go_on`` is called before
+    every step.
     """
-    return _Emptying(trash, may_go_on, slice_size).run()
+    return _Emptying(trash, may_go_on).run()
 
 
 class _Emptying:
     """One run through the trash."""
 
-    def __init__(self, trash: int, may_go_on: Callable[[], bool], slice_size: int) -> None:
+    def __init__(self, trash: int, may_go_on: Callable[[], bool]) -> None:
         self._trash = trash
         self._mount = _mount_of(trash)
         self._may_go_on = may_go_on
-        self._slice_size = slice_size
         self._stuck: set[str] = set()
         self._examples: list[StuckEntry] = []
         self._removed = 0
@@ -160,7 +159,7 @@ class _Emptying:
 
     def _work_on(self, chain: list[str]) -> None:
         """Work on the chain for one slice."""
-        left = self._slice_size
+        left = SLICE
         while chain and left > 0 and self._may_go_on():
             name = chain[-1]
             walk = _Slice(self._trash, self._mount, self._may_go_on, left)
