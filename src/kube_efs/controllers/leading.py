@@ -194,6 +194,7 @@ async def lead(context: LeaderContext) -> None:
         context.metrics.gids_in_use.set_function(lambda: len(index.gids))
         giving_gids = {one.provisioner for one in backends} - {settings.provisioner_name}
         watch_gid_ranges(context.metrics, index, giving_gids)
+        # The index calls it, so it needs no name here.
         SharedGids(index, recorder, context.metrics, giving_gids)
         has_tunnels = pool is not None and BackendName.TUNNEL in settings.backends
         targets = _targets(context, index, pool, claims, events, recorder) if pool and has_tunnels else None

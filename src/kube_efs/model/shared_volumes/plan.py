@@ -88,6 +88,7 @@ def _end(found: Found) -> Step | Status:
     if FINALIZER not in found.shared.finalizers:
         return found.shared.status
     claim, volume = found.own_claim, found.own_volume
+    # The claim first: Kubernetes keeps it while pods use it, and the volume while the claim is bound to it.
     if claim and not claim.claim.deleting:
         return Step.REMOVE_CLAIM
     if volume and not volume.volume.deleting:
@@ -109,6 +110,7 @@ def _prepare(found: Found) -> Step | None:
     if volume and volume.source not in (None, shared.source) and not volume.volume.deleting:
         return Step.RESTORE
     shared.source.check()
+    # Before anything is created. Otherwise a SharedVolume that is deleted now would leave a volume behind.
     if FINALIZER not in shared.finalizers:
         return Step.HOLD
     return Step.BEGIN if shared.status.phase is None else None

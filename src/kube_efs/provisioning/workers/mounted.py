@@ -376,6 +376,7 @@ class _MountWorker:
 
         def checked() -> _T:
             with within or nullcontext():
+                # Here, not before: the mount may have changed while this work waited for its thread.
                 _check(self.mounted)
                 return action(root)
 
