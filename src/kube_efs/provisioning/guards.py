@@ -342,20 +342,19 @@ class Guards:
         return any(view.volumes[name].to_be_reclaimed for name in view.volumes_on(file_system_id))
 
     async def volumes_of(self, handle: VolumeHandle) -> frozenset[str]:
-        """The uids of the volumes with exactly this handle; raises KubeError.
+        """The uids of the volumes with this handle, however it is written; raises KubeError.
 
         They come from the watch, which may be late, and from a new list.
         """
         known = tuple(self._index.volumes.values())
         view = await self._fresh()
-        volumes = (*known, *view.volumes.values())
-        return frozenset(one.uid for one in volumes if one.csi and one.csi.handle == str(handle))
+        return frozenset(one.uid for one in _with_handle(handle, (*known, *view.volumes.values())))
 
     async def check_handle(self, removal: Removal, handle: VolumeHandle, asked_for: frozenset[str]) -> Permit:
         """Check the removal for a caller that knows only the volume's handle (csi-provisioner).
 
-        This lists all volumes. The removed volume is any with exactly this handle that is Released and has
-        the reclaim policy Delete. ``asked_for`` are the volumes with the handle when the caller requested the
+        This lists all volumes. The removed volume is any with this handle that is Released and has the
+        reclaim policy Delete. ``asked_for`` are the volumes with the handle when the caller requested the
         removal. Raises NotYet if one of them was deleted since: it may have been set to Retain before.
         """
         # Without a volume of this handle, the caller can discard one that it did not create.
@@ -363,7 +362,7 @@ class Guards:
             view = await self._fresh()
             if asked_for - {one.uid for one in view.volumes.values()}:
                 raise _deleted_since(handle)
-            named = [one for one in view.volumes.values() if one.csi and one.csi.handle == str(handle)]
+            named = _with_handle(handle, view.volumes.values())
             itself = frozenset(one.name for one in named if one.to_be_reclaimed)
             permit = await self._check(removal, itself, view)
             if len(itself) < len(named) and not permit.keeps:
@@ -596,6 +595,23 @@ class Guards:
         except KubeNotFound:
             self._index.forget_volume(name)
             return None
+
+
+def _with_handle(handle: VolumeHandle, volumes: Iterable[Volume]) -> list[Volume]:
+    """The volumes of the driver for which csi-provisioner calls with this handle.
+
+    It calls with the text in the volume, which has several forms: ``FSID::APID`` is ``efs:FSID::APID``. Mount
+    options do not count, because they are not in the call.
+    """
+    # Each form contains this text. To look for it takes a fraction of the time that parsing needs, and there
+    # may be thousands of volumes.
+    own = handle.access_point_id or (handle.directory.parts or (handle.file_system_id,))[-1]
+    sources = ((one, one.csi) for one in volumes)
+    return [
+        one
+        for one, csi in sources
+        if csi and csi.driver == DRIVER and own in csi.handle and csi.volume_handle == handle
+    ]
 
 
 def _deleted_since(handle: VolumeHandle) -> NotYet:

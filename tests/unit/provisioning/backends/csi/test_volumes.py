@@ -18,7 +18,7 @@ from kube_efs.model.csi.access_points import (
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument, NoMountTarget, VolumePending
 from kube_efs.model.csi.volume_attributes import render_attributes
-from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.file_systems import LifeCycleState
 from kube_efs.model.efs.ids import ZoneName
@@ -34,7 +34,7 @@ from kube_efs.model.errors import (
     RemovalRefused,
     WorkerFailed,
 )
-from kube_efs.model.volumes import Location, Volume, VolumePhase
+from kube_efs.model.volumes import CsiSource, Location, Volume, VolumePhase
 from kube_efs.provisioning.guards import RemovableDirectory, Removal
 
 ROLE = CrossAccountRole(role_arn="arn:aws:iam::123456789012:role/storage")
@@ -334,6 +334,40 @@ async def test_reused_access_point_is_kept_however_late_the_volume_of_the_next_c
     assert not world.api.points
 
 
+# Every form of the handle of a volume that is an access point.
+FORMS = pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param("efs:{}::{}", id="since 3.0"),
+        pytest.param("{}::{}", id="before 3.0"),
+        pytest.param("efs:{}:/:{}", id="with the root as its path"),
+        pytest.param("{}:/a/..:{}", id="with a longer path"),
+    ],
+)
+
+
+@FORMS
+async def test_volume_with_any_form_of_handle_is_not_taken_for_a_promised_one(form: str) -> None:
+    world = CsiWorld()
+    again = {"reuseAccessPoint": "true"}
+    made = (await world.volumes.create(request("pvc-1", **again))).handle
+    text = form.format(made.file_system_id, made.access_point_id)
+    world.note("pvc-1", text, phase=VolumePhase.BOUND)
+    await world.volumes.promise(request("pvc-2", **again))
+    world.note("pvc-1", text, **LEAVING)
+    with pytest.raises(NotYet, match="is about to be used by volume pvc-2"):
+        await world.volumes.delete(parse_volume_handle(text))
+    assert world.api.points
+
+
+async def test_volume_of_another_driver_is_not_the_one_of_a_removal() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.promise(request("pvc-1", **SHARED_DIRECTORY))).handle
+    foreign = CsiSource(driver="example.com", handle=str(handle))
+    world.index.put_volume(Volume(name="foreign", uid="uid-of-foreign", csi=foreign))
+    assert await world.guards.volumes_of(handle) == frozenset()
+
+
 async def test_unused_volume_of_a_reused_access_point_is_discarded_at_once() -> None:
     world = CsiWorld()
     handle = (await world.volumes.promise(request("pvc-1", reuseAccessPoint="true"))).handle
@@ -576,6 +610,40 @@ async def test_data_is_kept_when_the_volume_is_deleted_while_its_removal_waits(p
     # A removal that is requested without a volume is carried out.
     await world.volumes.delete(handle)
     assert not {**world.api.points, **world.s3_api.points}
+
+
+@FORMS
+async def test_data_is_kept_for_every_form_of_the_handle_of_the_deleted_volume(form: str) -> None:
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
+    made = (await world.volumes.create(request())).handle
+    text = form.format(made.file_system_id, made.access_point_id)
+    world.note("pvc-1", text, **LEAVING)
+    volume = world.index.volumes["pvc-1"]
+    place = Location(file_system_id=FS, directory=parse_directory("/pvc-1"))
+    async with world.guards.reservations.making(place):
+        removal = asyncio.create_task(world.volumes.delete(parse_volume_handle(text)))
+        await asyncio.sleep(0)
+        # A user sets Retain and deletes the object.
+        world.index.drop_volume(volume)
+    with pytest.raises(NotYet, match="was deleted after its removal was requested"):
+        await removal
+    assert world.api.points
+    assert not world.folders.removed
+
+
+async def test_directory_is_kept_for_a_deleted_volume_with_an_access_point_in_its_mount_options() -> None:
+    """csi-provisioner calls with the handle alone, which names the directory."""
+    world = CsiWorld()
+    handle = (await world.volumes.create(request(provisioningMode="efs-dir"))).handle
+    world.note("pvc-1", handle, mount_options=("accesspoint=fsap-0123456789abcdef0",), **LEAVING)
+    volume = world.index.volumes["pvc-1"]
+    async with world.guards.reservations.making(Location(file_system_id=FS, directory=handle.directory)):
+        removal = asyncio.create_task(world.volumes.delete(handle))
+        await asyncio.sleep(0)
+        world.index.drop_volume(volume)
+    with pytest.raises(NotYet, match="was deleted after its removal was requested"):
+        await removal
+    assert not world.folders.removed
 
 
 @pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir", "s3files-ap"])
