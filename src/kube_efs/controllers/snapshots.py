@@ -3,6 +3,9 @@
 snapshot-controller, which is installed once in a cluster, creates a content for each VolumeSnapshot. The
 annotation for a snapshot that is being created is written before the first call, and removed when the outcome
 is known. While it is there, the content is not deleted, so that no copy remains without an object.
+
+A copy may fail each time, for example because a file cannot be read. If the VolumeSnapshot is deleted before
+it is ready, the copy is therefore not completed first, as csi-snapshotter does, but stopped and removed.
 """
 
 import asyncio
@@ -20,13 +23,14 @@ from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.kube.references import References
 from kube_efs.kube.snapshots import SnapshotStore, VolumeSnapshotContent, read_content
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
-from kube_efs.model.claims import SNAPSHOT_GROUP
+from kube_efs.model.claims import SNAPSHOT_GROUP, ReclaimPolicy
 from kube_efs.model.csi.errors import VolumeMissing, VolumePending
 from kube_efs.model.csi.snapshots import parse_snapshot_id
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeConflict, KubeEfsError, KubeError
 from kube_efs.model.snapshots import FINALIZER, SnapshotContent
-from kube_efs.model.volumes import DRIVER
+from kube_efs.model.volumes import DRIVER, CsiSource
+from kube_efs.provisioning.copies import Follower
 from kube_efs.provisioning.snapshots import Snapshots
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.telemetry.duties import Duties
@@ -110,21 +114,25 @@ class SnapshotController:
         if content is None or content.driver != DRIVER:
             return None
         try:
-            await self._serve(content)
+            is_unfinished = await self._serve(content)
         except KubeEfsError as error:
             await self._report(content, error)
             pause = self._pauses.get(name, self._backoff_seconds)
             self._pauses[name] = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             return pause
         self._pauses.pop(name, None)
-        # A snapshot that was deleted during its creation is complete now.
-        return _SOON_SECONDS if content.to_be_created and content.deleting else None
+        return _SOON_SECONDS if is_unfinished and content.deleting else None
 
-    async def _serve(self, content: SnapshotContent) -> None:
+    async def _serve(self, content: SnapshotContent) -> bool:
+        """Give whether the content can be deleted only after this."""
         if content.to_be_deleted:
             await self._delete(content)
+        elif content.to_be_discarded:
+            await self._discard(content)
+            return True
         elif content.to_be_created:
             await self._create(content)
+            return True
         elif content.given_handle and not content.is_ready and not content.deleting:
             # As csi-snapshotter does with a driver that cannot list snapshots.
             parse_snapshot_id(content.given_handle)
@@ -132,6 +140,8 @@ class SnapshotController:
             await self._store.record_ready(content, content.given_handle, created=now)
         elif content.is_being_created and content.is_ready:
             await self._store.mark_being_created(content, is_being_created=False)
+            return True
+        return False
 
     async def _create(self, content: SnapshotContent) -> None:
         role = await self._references.role(content.secret)
@@ -140,7 +150,8 @@ class SnapshotController:
         try:
             handle = parse_volume_handle(content.volume_handle)
             report = partial(self._publish, content, EventType.NORMAL, "Copying")
-            created = await self._snapshots.create(content.request_name, handle, role, report)
+            follower = Follower(report=report, is_gone=partial(self._is_unwanted, content))
+            created = await self._snapshots.create(content.request_name, handle, role, follower)
         except VolumePending:
             raise  # Its copy may be complete.
         except (InvalidValue, CopyDiffers) as error:
@@ -152,6 +163,23 @@ class SnapshotController:
         await self._store.mark_being_created(content, is_being_created=False)
         log.info("snapshot-created", content=content.name, snapshot=created.snapshot_id)
         self._publish(content, EventType.NORMAL, "SnapshotReady", f"{created.snapshot_id} is complete")
+
+    async def _is_unwanted(self, content: SnapshotContent) -> bool:
+        live = await self._store.content(content.name)
+        return live is None or live.uid != content.uid or live.to_be_discarded
+
+    async def _discard(self, content: SnapshotContent) -> None:
+        """Remove the unfinished copy, and then what says that it exists.
+
+        With the policy Retain, a copy that has become complete stays: only a part of the data has no use.
+        """
+        handle = CsiSource(handle=content.volume_handle).volume_handle
+        if handle is not None:  # Of a volume with a malformed one, nothing was copied.
+            is_kept = content.deletion_policy is not ReclaimPolicy.DELETE
+            confirm = None if is_kept else partial(self._confirm_removal, content)
+            await self._snapshots.discard(content.request_name, handle, confirm)
+        await self._store.mark_being_created(content, is_being_created=False)
+        log.info("snapshot-discarded", content=content.name, snapshot=content.request_name)
 
     async def _delete(self, content: SnapshotContent) -> None:
         if content.has_data:
@@ -170,19 +198,21 @@ class SnapshotController:
     async def _confirm_removal(self, content: SnapshotContent) -> None:
         """Raise KubeConflict if the data must stay now, such as with the policy Retain; raises KubeError."""
         live = await self._store.content(content.name)
-        if live is None or live.uid != content.uid or not (live.to_be_deleted and live.has_data):
+        is_to_go = live and not live.needs_data and (live.has_data or live.to_be_discarded)
+        if live is None or live.uid != content.uid or not is_to_go:
             raise KubeConflict(
                 "must no longer be removed",
                 field="snapshot",
-                value=content.handle,
+                value=content.handle or content.request_name,
                 remedy="it is checked again",
             )
 
     async def _report(self, content: SnapshotContent, error: KubeEfsError) -> None:
-        reason = "SnapshotDeleteError" if content.to_be_deleted else "SnapshotCreationFailed"
+        is_leaving = content.to_be_deleted or content.to_be_discarded
+        reason = "SnapshotDeleteError" if is_leaving else "SnapshotCreationFailed"
         log.warning("snapshot-failed", content=content.name, reason=str(error))
         self._publish(content, EventType.WARNING, reason, str(error))
-        if content.to_be_deleted or content.problem == str(error):
+        if is_leaving or content.problem == str(error):
             return
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:

@@ -10,7 +10,7 @@ from typing import Final
 
 from kube_efs.model.claims import ReclaimPolicy
 
-# While an attempt to create the snapshot may have begun; then the content is not deleted.
+# While an attempt to create the snapshot may have begun; then the content is not deleted before the copy is.
 BEING_CREATED: Final = "snapshot.storage.kubernetes.io/volumesnapshot-being-created"
 # Set by snapshot-controller when the VolumeSnapshot was deleted.
 BEING_DELETED: Final = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
@@ -72,9 +72,19 @@ class SnapshotContent:
     @property
     def to_be_created(self) -> bool:
         """Whether its snapshot must be created, or the creation must be completed."""
-        is_wanted = not self.deleting or self.is_being_created
+        is_wanted = not self.deleting or (self.is_being_created and BEING_DELETED not in self.annotations)
+        return self._lacks_copy and is_wanted
+
+    @property
+    def to_be_discarded(self) -> bool:
+        """Whether the unfinished copy must be removed: its VolumeSnapshot was deleted before it was ready."""
+        is_unwanted = self.deleting and BEING_DELETED in self.annotations
+        return self._lacks_copy and is_unwanted and self.is_being_created
+
+    @property
+    def _lacks_copy(self) -> bool:
         is_single = _GROUP_MEMBER not in self.annotations
-        return bool(self.volume_handle and is_wanted and is_single and not self.is_ready)
+        return bool(self.volume_handle and is_single and not self.is_ready)
 
     @property
     def to_be_deleted(self) -> bool:
@@ -88,7 +98,8 @@ class SnapshotContent:
     @property
     def needs_data(self) -> bool:
         """Whether the data must stay for it; False if it must be removed with it."""
-        return not (self.to_be_deleted and self.deletion_policy is ReclaimPolicy.DELETE)
+        is_leaving = self.to_be_deleted or self.to_be_discarded
+        return not (is_leaving and self.deletion_policy is ReclaimPolicy.DELETE)
 
     @property
     def has_data(self) -> bool:

@@ -80,6 +80,29 @@ def check_copy(source: CopySource, target: Location, *, enforces_identity: bool)
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follower:
+    """What follows a copy: ``report`` gets the progress, and the copy stops when ``is_gone`` says so."""
+
+    report: Callable[[str], None] | None = None
+    is_gone: Callable[[], Awaitable[bool]] | None = None
+
+    def tell(self, text: str) -> None:
+        """Report the text, if anything follows the copy."""
+        if self.report is not None:
+            self.report(text)
+
+    async def look(self, directories: Directories, target: Location) -> None:
+        """Report the progress of the copy to the target, or stop it; errors are only logged."""
+        try:
+            if self.is_gone is not None and await self.is_gone():
+                await directories.stop_copy(target)
+            elif self.report is not None and (progress := await directories.copy_progress(target)):
+                self.tell(f"Copying: {_counted(progress)} so far")
+        except KubeEfsError as error:
+            log.warning("copy-progress-unknown", location=str(target), reason=str(error))
+
+
 class Copies:
     """Copies directories for new volumes; ``notice`` reports the progress to the user of a claim."""
 
@@ -131,12 +154,12 @@ class Copies:
         key: str,
         maps_owner: bool,
         claim: Claim | None = None,
-        report: Callable[[str], None] | None = None,
+        follower: Follower | None = None,
     ) -> Copied | None:
         """Copy the source to the target; None when the claim is gone, or the copy was complete before.
 
-        ``key`` and ``maps_owner`` are those of CopyTerms. Without a claim, ``report`` receives the progress.
-        Raises VolumePending while the file system is being removed, WorkerFailed, AwsError and KubeError.
+        ``key`` and ``maps_owner`` are those of CopyTerms. ``follower`` is for a copy without a claim. Raises
+        VolumePending while the file system is being removed, WorkerFailed, AwsError and KubeError.
         """
         terms = CopyTerms(
             key=key,
@@ -152,7 +175,7 @@ class Copies:
             if claim is not None:
                 return await self._fill_for(claim, directories, target, terms)
             copied = directories.copy(target, terms)
-            return await self._watched(copied, _Follower(report=report), directories, target)
+            return await self._watched(copied, follower or Follower(), directories, target)
 
     async def _fill_for(
         self, claim: Claim, directories: Directories, target: Location, terms: CopyTerms
@@ -177,10 +200,10 @@ class Copies:
         follower.tell(f"Copied {_counted(copied.progress)} to {target}")
         return copied
 
-    def _follower(self, claim: Claim | None) -> "_Follower":
+    def _follower(self, claim: Claim | None) -> Follower:
         if claim is None:
-            return _Follower()
-        return _Follower(report=partial(self._notice, claim), is_gone=partial(self._is_gone, claim))
+            return Follower()
+        return Follower(report=partial(self._notice, claim), is_gone=partial(self._is_gone, claim))
 
     async def _pause(self, claim: Claim, key: str) -> None:
         """Wait after a failed attempt, longer after each: another one reads the whole source again."""
@@ -196,10 +219,22 @@ class Copies:
         """
         await self._watched(directories.copy_ended(target), self._follower(claim), directories, target)
 
+    async def stop(self, directories: Directories, target: Location) -> None:
+        """Stop the copy to the target, also one of an earlier leader.
+
+        Its program may run for another moment; until its end, the worker refuses all other work there.
+        """
+
+        async def is_unwanted() -> bool:
+            return True
+
+        follower = Follower(is_gone=is_unwanted)
+        await self._watched(directories.copy_ended(target), follower, directories, target)
+
     async def _watched(
         self,
         work: Coroutine[None, None, T],
-        follower: "_Follower",
+        follower: Follower,
         directories: Directories,
         target: Location,
     ) -> T:
@@ -227,29 +262,6 @@ class Copies:
                 raise
             log.info("copy-of-an-earlier-source", location=str(target), reason=str(error))
             return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Follower:
-    """What follows a copy: it gets the progress, and the copy stops when it is gone."""
-
-    report: Callable[[str], None] | None = None
-    is_gone: Callable[[], Awaitable[bool]] | None = None
-
-    def tell(self, text: str) -> None:
-        """Report the text, if anything follows the copy."""
-        if self.report is not None:
-            self.report(text)
-
-    async def look(self, directories: Directories, target: Location) -> None:
-        """Report the progress of the copy to the target, or stop it; errors are only logged."""
-        try:
-            if self.is_gone is not None and await self.is_gone():
-                await directories.stop_copy(target)
-            elif self.report is not None and (progress := await directories.copy_progress(target)):
-                self.tell(f"Copying: {_counted(progress)} so far")
-        except KubeEfsError as error:
-            log.warning("copy-progress-unknown", location=str(target), reason=str(error))
 
 
 def _counted(progress: CopyProgress) -> str:

@@ -9,19 +9,33 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+import structlog
+
 from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import SourceRefused, VolumeMissing, VolumePending
 from kube_efs.model.csi.root_directories import plain_name
 from kube_efs.model.csi.snapshots import BASE, parse_snapshot_id, render_snapshot_id, snapshot_location
-from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import AwsNotFound, RemovalRefused, WorkerRefused
+from kube_efs.model.efs.kinds import FileSystemKind
+from kube_efs.model.errors import (
+    AwsNotFound,
+    InvalidValue,
+    KubeEfsError,
+    KubeError,
+    RemovalRefused,
+    WorkerRefused,
+)
+from kube_efs.model.snapshots import SnapshotContent
 from kube_efs.model.volumes import DRIVER, Location
-from kube_efs.provisioning.copies import Copies, check_copy
+from kube_efs.provisioning.copies import Copies, Follower, check_copy
 from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.guards import Guards, Permit, RemovableDirectory, Removal, RemovalOrder
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
+from kube_efs.provisioning.workers.pods import Busy
+
+log = structlog.get_logger(__name__)
 
 # Volumes that are copies have keys of their own.
 _KEY: Final = "snapshot."
@@ -63,12 +77,12 @@ class Snapshots:
         name: str,
         handle: VolumeHandle,
         role: CrossAccountRole | None,
-        report: Callable[[str], None] | None = None,
+        follower: Follower | None = None,
     ) -> Snapshot:
         """The snapshot of that name; a repeated call gives the same one, and continues its copy.
 
-        ``report`` receives the progress. Raises VolumeMissing, InvalidArgument, SourceRefused, CopyDiffers
-        when the name belongs to a snapshot of another directory, AwsError, KubeError, WorkerFailed.
+        Raises VolumeMissing, InvalidArgument, SourceRefused, CopyDiffers when the name belongs to a snapshot
+        of another directory, AwsError, KubeError, WorkerFailed, also when ``follower`` has stopped the copy.
         """
         source = await self._sources.of_handle(handle, role)
         target = snapshot_location(source.location.file_system_id, name)
@@ -77,7 +91,12 @@ class Snapshots:
         key = _KEY + plain_name(name)
         try:
             copied = await self._copies.fill(
-                self._directories, source, target, key=key, maps_owner=False, report=report
+                self._directories,
+                source,
+                target,
+                key=key,
+                maps_owner=False,
+                follower=follower,
             )
         except WorkerRefused as error:
             raise SourceRefused(
@@ -115,20 +134,54 @@ class Snapshots:
             # Otherwise a later snapshot of the name would find the record of this one.
             await self._directories.discard_copy(location, _KEY + location.directory.parts[-1])
 
+    async def discard(
+        self, name: str, handle: VolumeHandle, confirm: Callable[[], Awaitable[None]] | None
+    ) -> None:
+        """Stop the copy for the snapshot of that name, and remove what was copied, also if it is complete.
+
+        Without ``confirm``, which is that of ``delete``, a complete snapshot stays, and no file system keeps
+        its VolumeSnapshotContent by being unreachable: what remains of a copy gets into the trash after
+        a week. Raises RemovalRefused when another VolumeSnapshotContent has this snapshot, AwsError,
+        KubeError, WorkerFailed; also while the pod of the copy has not ended.
+        """
+        if handle.kind is not FileSystemKind.EFS:  # Nothing was copied.
+            return
+        target = snapshot_location(handle.file_system_id, name)
+        await self._check_contents(target)
+        await self._copies.stop(self._directories, target)
+        if confirm is not None:
+            await self.delete(str(target), confirm)
+            return
+        try:
+            await self._directories.discard_copy(target, _KEY + plain_name(name))
+        except (Busy, KubeError):
+            raise
+        except KubeEfsError as error:
+            log.warning("copy-not-discarded", snapshot=name, location=str(target), reason=str(error))
+
     async def _check_contents(self, location: Location) -> None:
         """Raise RemovalRefused if an object of Kubernetes needs the snapshot, such as one with Retain.
 
-        An administrator can create any number of VolumeSnapshotContents with the ID of one snapshot.
+        An administrator can create any number of VolumeSnapshotContents with the ID of one snapshot, or with
+        the uid of one VolumeSnapshot.
         """
         for content in await self._store.contents():
-            snapshot_id = content.handle or content.given_handle
-            if content.driver != DRIVER or not content.needs_data or not snapshot_id:
-                continue
-            with suppress(VolumeMissing):
-                if parse_snapshot_id(snapshot_id).location == location:
-                    raise RemovalRefused(
-                        f"is also used by VolumeSnapshotContent {content.name}",
-                        field="directory",
-                        value=str(location),
-                        remedy="delete that first, or set deletionPolicy to Retain",
-                    )
+            if content.driver == DRIVER and content.needs_data and _place(content) == location:
+                raise RemovalRefused(
+                    f"is also used by VolumeSnapshotContent {content.name}",
+                    field="directory",
+                    value=str(location),
+                    remedy="delete that first, or set deletionPolicy to Retain",
+                )
+
+
+def _place(content: SnapshotContent) -> Location | None:
+    """The directory that the content has, or will have as soon as its copy is complete."""
+    snapshot_id = content.handle or content.given_handle
+    with suppress(VolumeMissing, InvalidValue):
+        if snapshot_id:
+            return parse_snapshot_id(snapshot_id).location
+        if content.to_be_created:
+            file_system_id = parse_volume_handle(content.volume_handle).file_system_id
+            return snapshot_location(file_system_id, content.request_name)
+    return None

@@ -1,5 +1,6 @@
 """What keeps the object of a snapshot in Kubernetes, and what ends that."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,11 +14,12 @@ from kube_efs.controllers.snapshots import SnapshotController
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.copies import Copied, CopySource, CopyTerms
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import InvalidArgument, VolumePending
-from kube_efs.model.csi.volume_handles import VolumeHandle
-from kube_efs.model.efs.directories import Directory
-from kube_efs.model.errors import KubeEfsError, WorkerFailed
+from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.efs.directories import Directory, parse_directory
+from kube_efs.model.errors import KubeEfsError, KubeUnavailable, WorkerFailed
 from kube_efs.model.snapshots import (
     BEING_CREATED,
     BEING_DELETED,
@@ -27,8 +29,10 @@ from kube_efs.model.snapshots import (
     SnapshotContent,
 )
 from kube_efs.model.volumes import DRIVER, Location
+from kube_efs.provisioning.copies import Follower
 from kube_efs.provisioning.snapshots import Snapshot, Snapshots
 from kube_efs.provisioning.workers.contract import Confirm
+from kube_efs.provisioning.workers.pods import Busy
 from kube_efs.telemetry.duties import Duties
 
 HANDLE = "fs-0123456789abcdef0:/data"
@@ -45,7 +49,9 @@ class Content(SnapshotStore):
         return self.known
 
     async def mark_being_created(self, content: SnapshotContent, *, is_being_created: bool) -> None:
-        self.known = replace(content, annotations={BEING_CREATED: "yes"} if is_being_created else {})
+        others = {key: value for key, value in content.annotations.items() if key != BEING_CREATED}
+        added = {BEING_CREATED: "yes"} if is_being_created else {}
+        self.known = replace(content, annotations=others | added)
 
     async def release(self, content: SnapshotContent) -> None:
         self.known = replace(content, finalizers=())
@@ -65,7 +71,7 @@ class Failing(Snapshots):
         name: str,
         handle: VolumeHandle,
         role: CrossAccountRole | None,
-        report: Callable[[str], None] | None = None,
+        follower: Follower | None = None,
     ) -> Snapshot:
         raise self._error
 
@@ -157,3 +163,192 @@ async def test_content_whose_file_system_is_gone_is_deleted_with_the_policy_reta
         assert store.known.inputs != before
         assert await controller._handle("content") is None
         assert store.known.finalizers == ()
+
+
+def deleted_early(policy: ReclaimPolicy = ReclaimPolicy.DELETE, handle: str = HANDLE) -> Content:
+    """A content whose VolumeSnapshot was deleted before it was ready."""
+    store = Content()
+    store.known = replace(
+        store.known,
+        volume_handle=handle,
+        snapshot_uid="one",
+        deleting=True,
+        deletion_policy=policy,
+        annotations={BEING_CREATED: "yes", BEING_DELETED: "yes"},
+        finalizers=(FINALIZER,),
+    )
+    return store
+
+
+PLACE = Location(
+    file_system_id=parse_volume_handle(HANDLE).file_system_id,
+    directory=parse_directory("/.kube-efs-snapshots/snapshot-one"),
+)
+REMOVED = {ReclaimPolicy.DELETE: [f"{PLACE} in /.kube-efs-snapshots"], ReclaimPolicy.RETAIN: []}
+POLICIES = pytest.mark.parametrize("policy", [ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN])
+
+
+@POLICIES
+async def test_snapshot_that_is_deleted_before_it_is_ready_is_not_copied_again(
+    kube: AsyncClient, policy: ReclaimPolicy
+) -> None:
+    store, world = deleted_early(policy), CsiWorld()
+    # For example, a directory is too deep; another attempt would fail, too.
+    world.folders.copy_fault = WorkerFailed("cannot be copied (is deeper than 200 directories)", field="file")
+    async with controller_of(kube, store, world.snapshots) as controller:
+        assert await controller._handle("content") is not None
+        assert not store.known.is_being_created
+        assert await controller._handle("content") is None
+    assert store.known.finalizers == ()
+    assert world.folders.discarded == [(PLACE, "snapshot.snapshot-one")]
+    # With Retain, a complete copy stays.
+    assert world.folders.removed == REMOVED[policy]
+
+
+@POLICIES
+async def test_copy_of_an_earlier_leader_is_stopped_before_it_is_discarded(
+    kube: AsyncClient, policy: ReclaimPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, world = deleted_early(policy), CsiWorld()
+    world.copies._first_look_seconds = 0.01
+    stopped = asyncio.Event()
+
+    async def copy_ended(target: Location) -> None:
+        await stopped.wait()
+
+    async def stop_copy(target: Location) -> None:
+        assert not world.folders.removed
+        assert not world.folders.discarded
+        stopped.set()
+
+    monkeypatch.setattr(world.folders, "copy_ended", copy_ended)
+    monkeypatch.setattr(world.folders, "stop_copy", stop_copy)
+    async with asyncio.timeout(10), controller_of(kube, store, world.snapshots) as controller:
+        await controller._handle("content")
+    assert stopped.is_set()
+    assert (len(world.folders.discarded), world.folders.removed) == (1, REMOVED[policy])
+
+
+@POLICIES
+@pytest.mark.parametrize(
+    ("error", "is_kept"),
+    [
+        pytest.param(Busy, {ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN}, id="its pod still runs"),
+        pytest.param(
+            KubeUnavailable, {ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN}, id="the API server does not answer"
+        ),
+        # As for a complete snapshot: nothing can mount the file system any more.
+        pytest.param(WorkerFailed, {ReclaimPolicy.DELETE}, id="its file system is gone"),
+    ],
+)
+async def test_content_is_kept_until_its_unfinished_copy_is_gone(
+    kube: AsyncClient,
+    policy: ReclaimPolicy,
+    error: type[KubeEfsError],
+    is_kept: set[ReclaimPolicy],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, world = deleted_early(policy), CsiWorld()
+
+    async def fail(target: Location, key: str) -> None:
+        raise error("has failed", field="worker pod")
+
+    monkeypatch.setattr(world.folders, "discard_copy", fail)
+    async with controller_of(kube, store, world.snapshots) as controller:
+        assert await controller._handle("content") is not None
+    assert store.known.is_being_created is (policy in is_kept)
+    assert store.known.problem == "", "the VolumeSnapshot does not exist any more"
+
+
+async def test_complete_copy_stays_if_the_policy_becomes_retain_while_its_removal_waits(
+    kube: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, world = deleted_early(), CsiWorld()
+    remove = world.folders.remove
+
+    async def remove_late(location: Location, base: Directory, confirm: Confirm, *, tenant: str = "") -> None:
+        store.known = replace(store.known, deletion_policy=ReclaimPolicy.RETAIN)
+        await remove(location, base, confirm, tenant=tenant)
+
+    monkeypatch.setattr(world.folders, "remove", remove_late)
+    async with controller_of(kube, store, world.snapshots) as controller:
+        assert await controller._handle("content") is not None
+        assert store.known.is_being_created
+        assert await controller._handle("content") is not None
+        assert await controller._handle("content") is None
+    assert (store.known.finalizers, world.folders.removed) == ((), [])
+
+
+@POLICIES
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"volume_handle": "fs-0123456789abcdef0:/other"}, id="being created"),
+        pytest.param({"handle": str(PLACE), "is_ready": True}, id="complete"),
+    ],
+)
+async def test_copy_of_another_content_with_the_uid_of_the_snapshot_is_not_changed(
+    kube: AsyncClient, policy: ReclaimPolicy, other: dict[str, str]
+) -> None:
+    store, world = deleted_early(policy), CsiWorld()
+    known = SnapshotContent(name="other", uid="uid-2", driver=DRIVER, snapshot_uid="one")
+    world.contents.known = [store.known, replace(known, **other)]  # type: ignore[arg-type]
+    async with controller_of(kube, store, world.snapshots) as controller:
+        assert await controller._handle("content") is not None
+    assert store.known.is_being_created
+    folders = world.folders
+    assert (folders.removed, folders.discarded, folders.stopped) == ([], [], [])
+
+
+@pytest.mark.parametrize("handle", ["not ours", "s3files:fs-0123456789abcdef0::fsap-0123456789abcdef0"])
+async def test_content_of_a_volume_that_cannot_be_copied_needs_no_worker(
+    kube: AsyncClient, handle: str
+) -> None:
+    store, world = deleted_early(handle=handle), CsiWorld()
+    async with controller_of(kube, store, world.snapshots) as controller:
+        assert await controller._handle("content") is not None
+        assert await controller._handle("content") is None
+    assert (store.known.finalizers, world.folders.removed, world.folders.discarded) == ((), [], [])
+
+
+async def test_running_copy_stops_when_its_snapshot_is_deleted(
+    kube: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, world = Content(), CsiWorld()
+    store.known = replace(store.known, snapshot_uid="one", finalizers=(FINALIZER,))
+    world.copies._first_look_seconds = 0.01
+    world.sources.by_handle[f"efs:{HANDLE}"] = CopySource(
+        location=replace(PLACE, directory=parse_directory("/data"))
+    )
+    began, stopped = asyncio.Event(), asyncio.Event()
+
+    async def copy(target: Location, terms: CopyTerms) -> Copied:
+        began.set()
+        await stopped.wait()
+        raise WorkerFailed("was deleted before it ended", field="worker pod")
+
+    async def stop_copy(target: Location) -> None:
+        stopped.set()
+
+    monkeypatch.setattr(world.folders, "copy", copy)
+    monkeypatch.setattr(world.folders, "stop_copy", stop_copy)
+    async with asyncio.timeout(10), controller_of(kube, store, world.snapshots) as controller:
+        first = asyncio.ensure_future(controller._handle("content"))
+        await began.wait()
+        leaving = {**store.known.annotations, BEING_DELETED: "yes"}
+        store.known = replace(store.known, deleting=True, annotations=leaving)
+        assert await first is not None
+        while await controller._handle("content") is not None:
+            pass
+    assert store.known.finalizers == ()
+    assert (len(world.folders.discarded), world.folders.removed) == (1, REMOVED[ReclaimPolicy.DELETE])
+
+
+async def test_snapshot_that_became_ready_before_its_mark_was_removed_is_deleted_at_once(
+    kube: AsyncClient,
+) -> None:
+    store, world = deleted_early(), CsiWorld()
+    store.known = replace(store.known, handle=SNAPSHOT, is_ready=True)
+    async with controller_of(kube, store, world.snapshots) as controller:
+        assert await controller._handle("content") is not None
+        assert not store.known.is_being_created

@@ -1,5 +1,6 @@
 """What must be done for a VolumeSnapshotContent, as csi-snapshotter decides."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,8 +29,14 @@ def content(**changes: Any) -> SnapshotContent:
         pytest.param({"deleting": True}, False, False, id="deleted without its snapshot"),
         pytest.param({"deleting": True, "annotations": DELETED}, False, True, id="deleted"),
         pytest.param(
-            {"deleting": True, "annotations": CREATED | DELETED},
+            {"deleting": True, "annotations": CREATED},
             True,
+            False,
+            id="deleted early without its snapshot",
+        ),
+        pytest.param(
+            {"deleting": True, "annotations": CREATED | DELETED},
+            False,
             False,
             id="deleted early",
         ),
@@ -50,6 +57,36 @@ def test_state_decides_what_is_done(
 ) -> None:
     found = content(**changes)
     assert (found.to_be_created, found.to_be_deleted) == (to_be_created, to_be_deleted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "to_be_discarded"),
+    [
+        pytest.param({}, True, id="deleted early"),
+        pytest.param({"deleting": False}, False, id="snapshot deleted, content not yet"),
+        pytest.param({"annotations": CREATED}, False, id="deleted without its snapshot"),
+        pytest.param({"annotations": DELETED}, False, id="never begun"),
+        pytest.param({"is_ready": True}, False, id="ready"),
+        pytest.param({"annotations": CREATED | DELETED | GROUP}, False, id="of a group"),
+        pytest.param({"volume_handle": "", "given_handle": "x"}, False, id="given"),
+    ],
+)
+def test_unfinished_copy_of_a_deleted_snapshot_is_discarded(
+    changes: dict[str, Any], to_be_discarded: bool
+) -> None:
+    found = content(**{"deleting": True, "annotations": CREATED | DELETED, **changes})
+    assert found.to_be_discarded is to_be_discarded
+    assert [found.to_be_created, found.to_be_discarded, found.to_be_deleted].count(True) <= 1
+
+
+@pytest.mark.parametrize("policy", list(ReclaimPolicy))
+@pytest.mark.parametrize("annotations", [DELETED, CREATED | DELETED], ids=["complete", "unfinished"])
+def test_only_a_deleted_content_with_the_policy_delete_needs_no_data(
+    policy: ReclaimPolicy, annotations: dict[str, str]
+) -> None:
+    found = content(deleting=True, annotations=annotations, deletion_policy=policy)
+    assert found.needs_data is (policy is not ReclaimPolicy.DELETE)
+    assert replace(found, deleting=False).needs_data
 
 
 @pytest.mark.parametrize(

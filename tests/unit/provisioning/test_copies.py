@@ -16,7 +16,7 @@ from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import CopyDiffers, KubeUnavailable, WorkerFailed
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.copies import Copies, check_copy, volume_key
+from kube_efs.provisioning.copies import Copies, Follower, check_copy, volume_key
 from kube_efs.provisioning.guards import DirectoryReservations
 
 CLAIM = Claim(namespace="team", name="copy", uid=ClaimUid("1"))
@@ -110,7 +110,7 @@ async def test_snapshot_gets_its_progress_without_a_claim() -> None:
             at("/new"),
             key="snapshot.a",
             maps_owner=False,
-            report=scene.told.append,
+            follower=Follower(report=scene.told.append),
         )
     )
     await until(lambda: scene.told)
