@@ -1,6 +1,7 @@
 """Reconciles SharedVolumes: creates or deletes the volume and the claim of each, step by step."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Collection
 from contextlib import AsyncExitStack
 
@@ -73,7 +74,8 @@ class SharedVolumeController(Controller[Owner]):
         self._events = events
         self._backoff_seconds = backoff_seconds
         self._known: set[Owner] = set()
-        self._failed: set[Owner] = set()
+        # By the names of their volumes: two of different namespaces can have the same one.
+        self._failed: defaultdict[str, set[Owner]] = defaultdict(set)
 
     def listed(self, owners: Collection[Owner]) -> None:
         """Replace the known SharedVolumes with a full list."""
@@ -90,7 +92,7 @@ class SharedVolumeController(Controller[Owner]):
     def gone(self, owner: Owner) -> None:
         """A SharedVolume was deleted."""
         self._known.discard(owner)
-        self._failed.discard(owner)
+        self._has_not_failed(owner)
         self._events.gone(owner)
 
     def touched(self, owner: Owner) -> None:
@@ -98,9 +100,12 @@ class SharedVolumeController(Controller[Owner]):
         if owner in self._known:
             self._queue.add(owner)
 
-    def name_freed(self) -> None:
-        """A volume or claim was deleted; its name may have blocked a SharedVolume."""
-        for owner in self._failed:
+    def name_freed(self, volume: str) -> None:
+        """A volume was deleted; its name may have blocked a SharedVolume of another namespace.
+
+        All others are not checked again: users can delete as many volumes and claims as they want.
+        """
+        for owner in self._failed.get(volume, ()):
             self._queue.add(owner)
 
     def limits_changed(self, namespace: str) -> None:
@@ -130,6 +135,7 @@ class SharedVolumeController(Controller[Owner]):
                 retry_seconds=self._backoff_seconds,
             )
             return self._backoff_seconds
+        self._has_not_failed(owner)
         self._events.gone(owner)
         return None
 
@@ -157,14 +163,25 @@ class SharedVolumeController(Controller[Owner]):
         """Write the status; returns the seconds until the next check, None without one."""
         owner = shared.owner
         is_failed = status.phase is SharedVolumePhase.FAILED
-        (self._failed.add if is_failed else self._failed.discard)(owner)
+        if is_failed:
+            self._failed[owner.volume_name].add(owner)
+        else:
+            self._has_not_failed(owner)
         self._events.settled(shared, status)
         if status != shared.status:
             await self._store.write_status(shared, status)
         if is_failed:
-            return self._backoff_seconds
+            # One that was deleted meanwhile is handled once more, and then forgotten.
+            is_final = status.is_lasting and owner in self._known
+            return None if is_final else self._backoff_seconds
         is_waiting = status.phase in _WAITING
         return min(_CHECK_AGAIN_SECONDS, self._backoff_seconds) if is_waiting else None
+
+    def _has_not_failed(self, owner: Owner) -> None:
+        owners = self._failed.get(owner.volume_name, set())
+        owners.discard(owner)
+        if not owners:
+            self._failed.pop(owner.volume_name, None)
 
 
 async def serve_shared_volumes(
@@ -220,7 +237,7 @@ async def _watch_volumes(client: AsyncClient, controller: SharedVolumeController
                 _touch(controller, _owner_of_volume(found))
             case Deleted(found):
                 _touch(controller, _owner_of_volume(found))
-                controller.name_freed()
+                controller.name_freed((found.metadata and found.metadata.name) or "")
 
 
 async def _watch_claims(client: AsyncClient, controller: SharedVolumeController) -> None:
@@ -231,8 +248,8 @@ async def _watch_claims(client: AsyncClient, controller: SharedVolumeController)
             case Applied(found):
                 _touch(controller, _owner_of_claim(found.to_dict()["metadata"]))
             case Deleted(found):
+                # Its name belongs to one SharedVolume only.
                 _touch(controller, _owner_of_claim(found.to_dict()["metadata"]))
-                controller.name_freed()
 
 
 async def watch_limits(client: AsyncClient, controller: SharedVolumeController) -> None:

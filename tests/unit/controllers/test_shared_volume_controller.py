@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,15 +10,21 @@ from typing import cast
 
 import pytest
 from lightkube import AsyncClient
+from lightkube.models.core_v1 import PersistentVolumeClaimSpec, VolumeResourceRequirements
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace
+from lightkube.resources.core_v1 import Namespace, PersistentVolumeClaim
 from lightkube.types import PatchType
 from prometheus_client import CollectorRegistry
 from tests.unit.controllers.events import Events
 from tests.unit.kube.shared_volume_definition import define
 
 from kube_efs.controllers.shared_volume_events import SharedVolumeEvents
-from kube_efs.controllers.shared_volumes import SharedVolumeController, _watch_shared_volumes, watch_limits
+from kube_efs.controllers.shared_volumes import (
+    SharedVolumeController,
+    _watch_claims,
+    _watch_shared_volumes,
+    watch_limits,
+)
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
 from kube_efs.kube.shared_volumes import SharedVolumeResource, read_shared_volume
@@ -27,6 +34,7 @@ from kube_efs.model.errors import KubeConflict, KubeDenied, KubeInvalid, KubeUna
 from kube_efs.model.shared_volumes.limits import ANNOTATION, Allowance, Limits
 from kube_efs.model.shared_volumes.shared_volume import (
     FINALIZER,
+    OWNED,
     MarkedClaim,
     MarkedVolume,
     Owner,
@@ -58,6 +66,7 @@ class Api(SharedVolumeStore):
         self.writes: list[str] = []
         self.allowed: str | None = None
         self.looked = 0
+        self.by_owner: Counter[Owner] = Counter()
 
     def _write(self, name: str) -> None:
         if self.faults.get(name):
@@ -70,11 +79,14 @@ class Api(SharedVolumeStore):
 
     async def get(self, owner: Owner) -> SharedVolume | None:
         self.looked += 1
+        self.by_owner[owner] += 1
         if self.faults.get("get"):
             raise self.faults["get"].pop(0)
-        return self.shared
+        return self.shared and replace(self.shared, owner=owner)
 
     async def volume(self, owner: Owner) -> MarkedVolume | None:
+        if self.faults.get("volume"):
+            raise self.faults["volume"].pop(0)
         return self.there
 
     async def claim(self, owner: Owner) -> MarkedClaim | None:
@@ -383,7 +395,7 @@ async def test_own_status_is_no_reason_to_try_again(
     await asyncio.gather(watch, return_exceptions=True)
 
 
-async def test_freed_name_retries_failed_shared_volumes() -> None:
+async def test_freed_name_retries_the_shared_volume_that_it_blocked() -> None:
     async with scene() as one:
         one.api.there = MarkedVolume(
             volume=Volume(name=OWNER.volume_name), marks=marks_of(Owner(namespace="a", name="b"))
@@ -391,8 +403,104 @@ async def test_freed_name_retries_failed_shared_volumes() -> None:
         one.controller.seen(OWNER)
         await one.is_in(FAILED)
         one.api.there = None
-        one.controller.name_freed()
+        looked = one.api.looked
+        # Any user can delete as many of these as they want.
+        one.controller.name_freed("pv-proj2-sv2")
+        await asyncio.sleep(0)
+        assert (one.controller._queue.waiting, one.api.looked) == (1, looked)
+        one.controller.name_freed(OWNER.volume_name)
         await one.is_in(READY)
+        assert not one.controller._failed
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["by the watch", "only by the API server"])
+async def test_deleted_shared_volume_is_not_retried(is_told: bool) -> None:
+    async with scene(limits=Limits(others=Allowance(frozenset()))) as one:
+        one.controller.seen(OWNER)
+        await one.is_in(FAILED)
+        assert one.controller._failed == {OWNER.volume_name: {OWNER}}
+        one.api.shared = None
+        if is_told:
+            one.controller.gone(OWNER)
+        else:
+            one.controller.seen(OWNER)
+            await one.until(lambda: not one.controller._queue.waiting)
+        assert not one.controller._failed
+
+
+async def test_two_shared_volumes_with_one_volume_name_are_retried_together() -> None:
+    twins = [Owner(namespace="a", name="b-c"), Owner(namespace="a-b", name="c")]
+    async with scene(limits=Limits(others=Allowance(frozenset()))) as one:
+        for owner in twins:
+            one.controller.seen(owner)
+        await one.until(lambda: one.controller._failed == {"pv-a-b-c": set(twins)})
+        looked = one.api.looked
+        one.controller.name_freed("pv-a-b-c")
+        await one.until(lambda: one.api.looked == looked + len(twins))
+        one.controller.gone(twins[0])
+        assert one.controller._failed == {"pv-a-b-c": {twins[1]}}
+
+
+async def test_invalid_shared_volume_waits_for_a_change() -> None:
+    async with scene(backoff_seconds=0.01) as one:
+        one.api.shared = replace(NEW, source=replace(SOURCE, file_system_id="fs-1"))
+        one.controller.seen(OWNER)
+        status = await one.is_in(FAILED)
+        assert "is not a valid file system ID" in status.message
+        await one.until(lambda: not one.controller._queue.waiting)
+        assert one.api.looked == 1
+        one.api.shared = replace(NEW, source=SOURCE)
+        one.controller.seen(OWNER)
+        await one.is_in(READY)
+
+
+async def test_invalid_shared_volume_is_retried_after_a_failed_call() -> None:
+    async with scene(backoff_seconds=0.01) as one:
+        invalid = replace(NEW, source=replace(SOURCE, file_system_id="fs-1"))
+        one.api.shared = replace(invalid, finalizers=(FINALIZER,), status=Status(phase=FAILED))
+        one.api.faults["volume"] = [KubeUnavailable("is away")]
+        one.controller.seen(OWNER)
+        await one.until(lambda: "is not a valid file system ID" in one.status.message)
+        assert one.api.looked == 2
+
+
+async def test_deletion_of_an_unrelated_claim_checks_no_shared_volume(
+    kube: AsyncClient, eventually: Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+) -> None:
+    async with scene(limits=Limits(others=Allowance(frozenset()))) as one:
+        owners = [Owner(namespace="evil", name=f"sv{number}") for number in range(5)]
+        one.controller.listed(owners)
+        watch = asyncio.create_task(_watch_claims(kube, one.controller))
+
+        async def deleted(name: str, namespace: str) -> None:
+            metadata = ObjectMeta(name=name, namespace=namespace, labels={OWNED: "true"})
+            resources = VolumeResourceRequirements(requests={"storage": "1Gi"})
+            spec = PersistentVolumeClaimSpec(
+                accessModes=["ReadWriteMany"], resources=resources, storageClassName="none"
+            )
+            await kube.create(PersistentVolumeClaim(metadata=metadata, spec=spec))
+            none = {"metadata": {"finalizers": None}}
+            await kube.patch(PersistentVolumeClaim, name, none, namespace=namespace)
+            await kube.delete(PersistentVolumeClaim, name, namespace=namespace)
+
+        await kube.create(Namespace(metadata=ObjectMeta(name="evil")))
+        looked = one.api.by_owner
+
+        async def is_watching() -> bool:
+            # A claim of the last one is queued as soon as the watch has begun.
+            await deleted("pvc-sv4", "evil")
+            return looked[owners[4]] > 2
+
+        await one.until(lambda: len(looked) == len(owners) and not one.controller._queue._running)
+        await eventually(is_watching)
+        before = dict(looked)
+        await deleted("any", "default")
+        await deleted("pvc-sv0", "evil")
+        # Events come in the order of the deletions.
+        await one.until(lambda: looked[owners[0]] > before[owners[0]])
+        assert [looked[owner] for owner in owners[1:4]] == [before[owner] for owner in owners[1:4]]
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
 
 
 async def test_only_listed_shared_volumes_are_reconciled() -> None:

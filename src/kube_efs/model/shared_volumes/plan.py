@@ -12,6 +12,7 @@ from kube_efs.model.claims import ClaimPhase
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.shared_volumes.shared_volume import (
     FINALIZER,
+    InvalidSharedVolume,
     MarkedClaim,
     MarkedVolume,
     SharedVolume,
@@ -75,7 +76,7 @@ def decide(found: Found) -> Step | Status:
     try:
         return _prepare(found) or _keep(found)
     except InvalidValue as error:
-        return failed(found, str(error))
+        return replace(failed(found, str(error)), is_lasting=isinstance(error, InvalidSharedVolume))
 
 
 def failed(found: Found, message: str) -> Status:
@@ -186,6 +187,7 @@ def _status(found: Found, phase: SharedVolumePhase, message: str) -> Status:
         bound=bool(claim and volume and claim.claim.phase is ClaimPhase.BOUND),
         matches=bool(volume and volume.source == shared.source),
         generation=shared.generation,
+        is_lasting=False,
     )
 
 

@@ -44,6 +44,10 @@ class SharedVolumePhase(StrEnum):
     FAILED = "Failed"
 
 
+class InvalidSharedVolume(InvalidValue):
+    """The SharedVolume can never be served as it is; no other object can change that."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """The name of a SharedVolume, and the names of its volume and claim."""
@@ -65,12 +69,12 @@ class Owner:
         return f"{_CLAIM_PREFIX}{self.name}"
 
     def check(self) -> None:
-        """Raises InvalidValue if one of these names is too long."""
+        """Raises InvalidSharedVolume if one of these names is too long."""
         longest = max((self.volume_name, self.claim_name), key=len)
         if len(longest) > _LONGEST_NAME:
             excess = len(longest) - _LONGEST_NAME
             remedy = f"use a name that is {excess} characters shorter"
-            raise InvalidValue(
+            raise InvalidSharedVolume(
                 f"is too long, as {longest[:3]}... would be",
                 field="metadata.name",
                 value=self.name,
@@ -160,9 +164,14 @@ class SharedVolumeSource:
         return f"{self.file_system_id}::{self.access_point_id}"
 
     def check(self) -> None:
-        """Raises InvalidValue if the CSI driver cannot mount it."""
-        parse_strict_file_system_id(self.file_system_id, field="spec.fileSystemID")
-        parse_access_point_id(self.access_point_id, field="spec.accessPointID")
+        """Raises InvalidSharedVolume if the CSI driver cannot mount it."""
+        try:
+            parse_strict_file_system_id(self.file_system_id, field="spec.fileSystemID")
+            parse_access_point_id(self.access_point_id, field="spec.accessPointID")
+        except InvalidValue as error:
+            raise InvalidSharedVolume(
+                error.problem, field=error.field, value=error.value, remedy=error.remedy
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +232,8 @@ class MarkedClaim:
 class Status:
     """``status``; ``bound`` and ``matches`` are its conditions, None while they are unknown.
 
-    ``phase`` is None before the first status.
+    ``phase`` is None before the first status. ``is_lasting`` is not stored: whether only a change of the
+    SharedVolume, its volume or its claim can change the status.
     """
 
     phase: SharedVolumePhase | None = None
@@ -232,6 +242,7 @@ class Status:
     bound: bool | None = None
     matches: bool | None = None
     generation: int = 0
+    is_lasting: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ PENDING = Status(phase=SharedVolumePhase.PENDING)
 
 NEW = SharedVolume(owner=OWNER, uid="u", generation=1, source=SOURCE)
 HELD = replace(NEW, finalizers=(FINALIZER,))
+INVALID = replace(NEW, source=replace(SOURCE, access_point_id="fsap-1"))
 BEGUN = replace(HELD, status=PENDING)
 LEAVING = replace(BEGUN, deleting=True)
 
@@ -154,6 +155,27 @@ def test_next_step_depends_on_the_found_objects(found: Found, step: Step) -> Non
 
 
 @pytest.mark.parametrize(
+    ("found", "is_lasting"),
+    [
+        pytest.param(Found(shared=replace(NEW, owner=replace(OWNER, name="x" * 250))), True, id="long name"),
+        pytest.param(Found(shared=INVALID), True, id="invalid ID"),
+        # Not every such object is watched.
+        pytest.param(Found(shared=INVALID, volume=volume(FOREIGN)), False, id="foreign volume, invalid ID"),
+        pytest.param(Found(shared=INVALID, claim=claim(FOREIGN)), False, id="foreign claim, invalid ID"),
+        pytest.param(Found(shared=BEGUN, refusal="is not allowed"), False, id="limit"),
+        pytest.param(Found(shared=BEGUN, volume=VOLUME, claim=CLAIM), False, id="complete"),
+    ],
+)
+def test_only_an_invalid_shared_volume_is_refused_for_good(found: Found, is_lasting: bool) -> None:
+    status = decide(found)
+    assert isinstance(status, Status)
+    assert status.is_lasting is is_lasting
+    later = decide(replace(found, shared=replace(BEGUN, status=status), volume=VOLUME, claim=CLAIM))
+    assert isinstance(later, Status)
+    assert not later.is_lasting
+
+
+@pytest.mark.parametrize(
     ("found", "phase", "told"),
     [
         pytest.param(
@@ -175,7 +197,7 @@ def test_next_step_depends_on_the_found_objects(found: Found, step: Step) -> Non
             id="name that is too long",
         ),
         pytest.param(
-            Found(shared=replace(NEW, source=replace(SOURCE, access_point_id="fsap-1"))),
+            Found(shared=INVALID),
             SharedVolumePhase.FAILED,
             "spec.accessPointID: 'fsap-1'",
             id="invalid ID",
