@@ -190,7 +190,11 @@ def _cleaned(text: str) -> str:
 
 
 def _lazily(pattern: str, flags: int = 0) -> Callable[[], re.Pattern[str]]:
-    """The pattern, compiled at its first use: most workers never use one."""
+    """The pattern, compiled at its first use: most workers never use one.
+
+    Quantifiers of groups are not possessive, ``(?:...)*+``, but in an atomic group, ``(?>(?:...)*)``: Python
+    before 3.11.5 continues after the text of a group that has failed (CPython gh-106052).
+    """
     return cache(lambda: re.compile(pattern, flags))
 
 
@@ -221,14 +225,14 @@ def _shapes() -> tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]:
         (
             ("eyJ", "ewog", "ewoJ", "eyAi"),
             re.compile(
-                rf"(?<![A-Za-z0-9])(?:eyJ|ewog|ewoJ|eyAi){_BASE64}{{8,}}+(?:(?:\.|%2[Ee]){_BASE64}*+){{0,4}}"
+                rf"(?<![A-Za-z0-9])(?:eyJ|ewog|ewoJ|eyAi)(?>{_BASE64}{{8,}})(?:(?:\.|%2[Ee])(?>{_BASE64}*)){{0,4}}"
             ),
             REMOVED,
         ),
         # Session tokens of AWS, of any length.
         (
             ("IQoJ", "FwoG", "FQoG", "FwoD", "FQoD", "AQoD"),
-            re.compile(rf"(?<![A-Za-z0-9])(?:IQoJ|F[wQ]o[GD]|AQoD){_BASE64}{{4,}}+"),
+            re.compile(rf"(?<![A-Za-z0-9])(?:IQoJ|F[wQ]o[GD]|AQoD)(?>{_BASE64}{{4,}})"),
             REMOVED,
         ),
         # Private keys in base64, as in Secrets and kubeconfigs, which begin with "-----BEGIN".
@@ -236,7 +240,7 @@ def _shapes() -> tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]:
             ("LS0tLS1CRUdJTi",),
             re.compile(
                 r"LS0tLS1CRUdJTi(?!BDRVJUSUZJQ0FURS)[A-Za-z0-9+/=]*+"
-                r"(?:(?:\\n|\s)++[A-Za-z0-9+/]{40,}+={0,2}+(?![\w+/=]))*+"
+                r"(?>(?:(?>(?:\\n|\s)+)[A-Za-z0-9+/]{40,}+={0,2}+(?![\w+/=]))*)"
             ),
             REMOVED,
         ),
@@ -316,7 +320,7 @@ def _is_certificate(run: str) -> bool:
 
 _ELEMENT: Final = _lazily(
     r"(?P<tag>(?:<|&lt;)(?P<name>[A-Za-z][\w.:-]*+)[^<>&]*+(?:>|&gt;))"
-    r"(?P<value>(?:<!\[CDATA\[.*?(?:\]\]>|\Z)|(?!&lt;)[^<])*+)(?P<end>(?:(?:<|&lt;)/)?)",
+    r"(?P<value>(?>(?:<!\[CDATA\[.*?(?:\]\]>|\Z)|(?!&lt;)[^<])*))(?P<end>(?:(?:<|&lt;)/)?)",
     re.DOTALL,
 )
 _FIRST_WORD: Final = _lazily(r"\s*\S+")
@@ -343,9 +347,9 @@ _NAME: Final = _lazily(
     # An option before its value, in a command or in a list of arguments.
     r"|(?P<option>(?<![\w.-])--\w[\w-]*+)(?:[ \t]++|[\"'][ \t]*+,[ \t]*+)(?=[^\s=:,])"
     r"|(?P<name>(?<![\w.-])[\w.-]++)"
-    r"(?:\\*+[\"']|%2[27])?+[ \t]*+(?:=>|[=:]|%3[AaDd])[ \t]*+"
+    r"(?>(?:\\*+[\"']|%2[27])?)[ \t]*+(?:=>|[=:]|%3[AaDd])[ \t]*+"
     # The value may be on the next line, unless that has a name of its own, or is an element of a list.
-    r"(?:\r?\n[ \t]*+(?!-(?:\s|\Z)|[\w.-]++[ \t]*+[:=]))?+"
+    r"(?>(?:\r?\n[ \t]*+(?!-(?:\s|\Z)|[\w.-]++[ \t]*+[:=]))?)"
 )
 _QUOTED: Final = _lazily(
     r"(?P<open>[bru]?(?P<escape>\\*+)(?P<quote>[\"']))(?P<body>.*?)(?P<close>(?<!\\)(?P=escape)(?P=quote)|\Z)",
@@ -366,7 +370,7 @@ _SIGNED: Final = _lazily(
 )
 _LINE: Final = _lazily(r"(?P<open>)(?P<body>[^\r\n\"']+)(?P<close>)")
 _BARE: Final = _lazily(
-    r"(?P<open>)(?P<body>(?:[^\s\"',;&<{\\]|\\+(?![\\\"']))(?:[^\s\"',;&<\\]|\\+(?![\\\"']))*+)(?P<close>)"
+    r"(?P<open>)(?P<body>(?:[^\s\"',;&<{\\]|\\+(?![\\\"']))(?>(?:[^\s\"',;&<\\]|\\+(?![\\\"']))*))(?P<close>)"
 )
 
 # The namespace and name of a Secret of Kubernetes.
