@@ -8,12 +8,12 @@ write the data of another volume. The port is therefore reserved, by these rules
   repeated call finds the same reservation: name and first port are derived from the purpose of the tunnel.
 * The plan contains two states. ``wanted`` changes at once, in one step without an await, so two calls never
   choose the same port. ``reservations`` becomes equal to it when the file on the disk is. stunnel serves only
-  ``reservations``. A change that could not be written stays in ``wanted``. The next change, or the next check
-  of the tunnels, writes it.
+  ``reservations``. A change that could not be written stays in ``wanted``, unless it closes tunnels. The next
+  change, or the next check of the tunnels, writes it.
 * Changes that wait for the disk at the same time share one write.
 * A tunnel closes only if it has no holder, and if all readings of the kernel's sockets over some minutes
   showed no connection. A reading that failed closes nothing. A tunnel that a running call requests stays,
-  too.
+  too. A close that could not be written is undone, because stunnel still serves the tunnel.
 * A holder is removed when it releases its tunnel, or when two reconciliations a minute apart do not list it.
 """
 
@@ -22,7 +22,7 @@ import ipaddress
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -183,15 +183,30 @@ class OnDemandTunnels:
         self._idle_ports = self._idle_ports.after(reading, unheld, now=now)
         over = self._idle_ports.unused(self._on_demand.idle, now=now)
         closing = {name for port, name in unheld.items() if port in over and name not in self._pending_calls}
-        if closing:
-            log.info("on-demand-tunnels-closed", tunnels=sorted(closing))
-            # stunnel serves them until the change is on the disk. If the write fails and the agent restarts,
-            # it loads a reservation that nobody holds, which is closed later.
-            self._change(self._plan.wanted.close(closing))
-        if self._changes_saved < self._changes:
-            with suppress(TunnelNotReady):  # logged; the next check retries
+        with suppress(TunnelNotReady):  # logged; the next check retries
+            if closing:
+                await self._close(closing)
+            else:
                 await self._save(self._changes)
         self._forget_certificates()
+
+    async def _close(self, names: Collection[str]) -> None:
+        """Close these tunnels; raises TunnelNotReady: then they stay, and their idle time starts again."""
+        async with AsyncExitStack() as calls:
+            # If the write fails, stunnel still listens on the ports, and they may have connections. A call
+            # for one of the tunnels must then get its port, not another one: it waits for the outcome.
+            for name in names:
+                await calls.enter_async_context(calls.enter_context(self._pending(name)).preparing)
+            closed = [self._plan.wanted.tunnels[name] for name in names]
+            try:
+                await self._save(self._change(self._plan.wanted.close(names)))
+            except TunnelNotReady:
+                wanted = self._plan.wanted
+                # A tunnel that was never on the disk was never served. Another one may have its port now.
+                staying = [one for one in closed if one.port not in wanted.ports]
+                self._change(Reservations.of([*wanted.tunnels.values(), *staying]))
+                raise
+        log.info("on-demand-tunnels-closed", tunnels=sorted(names))
 
     async def _wait_until_listening(self, name: str, port: int, holder: Holder) -> None:
         """Wait until stunnel listens; if another program has the port, the next call gets another one.
@@ -249,7 +264,10 @@ class OnDemandTunnels:
         while True:
             # From here to ``_change`` there must be no await. Meanwhile another call could choose the same
             # port, or the ConfigMap could get a target with it.
-            avoid = in_use.union(self._stored.unreadable_ports, self._plan.config_map_ports)
+            # The reserved ports include those of tunnels that are being closed, which may have to stay.
+            avoid = in_use.union(
+                self._stored.unreadable_ports, self._plan.config_map_ports, self.reservations.ports
+            )
             wanted = self._plan.wanted
             held = wanted.hold(spec, holder, ports=self._on_demand.ports, avoid=avoid)
             port = held.tunnels[spec.name].port
@@ -309,12 +327,12 @@ class OnDemandTunnels:
             ) from error
 
     @contextmanager
-    def _pending(self, name: str) -> Iterator[None]:
+    def _pending(self, name: str) -> Iterator[_PendingCalls]:
         """Keep the tunnel open while a call requests it."""
         calls = self._pending_calls.setdefault(name, _PendingCalls())
         calls.count += 1
         try:
-            yield
+            yield calls
         finally:
             calls.count -= 1
             if not calls.count:

@@ -24,7 +24,7 @@ from kube_efs.tunnels.data_planes import DataPlanes
 from kube_efs.tunnels.on_demand.certificate import ClientKey
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
-from kube_efs.tunnels.reservations import PortRange, Reservation, TunnelSpec
+from kube_efs.tunnels.reservations import PortRange, TunnelSpec
 from kube_efs.tunnels.sockets.detection import IdlePolicy
 from kube_efs.tunnels.sockets.ports import PortReading
 
@@ -193,18 +193,10 @@ class Node:
         return self.agent._on_demand
 
     @property
-    def wanted(self) -> Mapping[str, Reservation]:
-        """The tunnels by name, without those that were closed while the disk was full."""
-        return self.agent._plan.wanted.tunnels
-
-    @property
     def known_ports(self) -> frozenset[int]:
-        """The ports of stunnel, except those that a killed agent could not store, and those being closed."""
+        """The ports of stunnel, except those that a killed agent could not store."""
         planned = {one.target.port for one in self.agent._plan.tunnels}
-        closing = {
-            one.port for name, one in self.tunnels.reservations.tunnels.items() if name not in self.wanted
-        }
-        return frozenset((planned & self.stunnel.ports.keys()) - closing)
+        return frozenset(planned & self.stunnel.ports.keys())
 
     @property
     def certificates(self) -> set[str]:

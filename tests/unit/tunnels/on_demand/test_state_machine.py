@@ -250,7 +250,7 @@ class Tunnels(RuleBasedStateMachine):
         steps: int | None = None,
         disk: AbstractContextManager[None] | None = None,
     ) -> None:
-        before = set(self.node.wanted)
+        before = set(self.node.tunnels.reservations.tunnels)
         with disk or nullcontext():
             answers = self.node.run(*map(self.coroutine, operations), steps=steps)
         for operation, answer in zip(operations, answers, strict=True):
@@ -362,8 +362,7 @@ class Tunnels(RuleBasedStateMachine):
         for number in NUMBERS:
             if self.is_held(number) and number in self.ports:
                 assert reservations.tunnels[spec(number).name].port == self.ports[number]
-            elif spec(number).name not in self.node.wanted:
-                # Closed, perhaps not on the disk yet: the next holder may get another port.
+            elif spec(number).name not in reservations.tunnels:
                 self.ports.pop(number, None)
 
     @invariant()

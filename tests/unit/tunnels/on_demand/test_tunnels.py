@@ -1,11 +1,13 @@
 """Reservations: written before the answer, kept despite crashes, incomplete readings and full disks."""
 
 import asyncio
+import errno
+import os
 import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -16,6 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from prometheus_client import CollectorRegistry
+from tests.unit.tunnels.on_demand.failing_disk import full_disk
 
 from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
 from kube_efs.model.csi.volume_handles import AccessPointId
@@ -28,6 +31,7 @@ from kube_efs.tunnels.config_map import Served
 from kube_efs.tunnels.data_plane import TunnelService
 from kube_efs.tunnels.data_planes import DataPlanes
 from kube_efs.tunnels.on_demand import store
+from kube_efs.tunnels.on_demand import tunnels as on_demand_tunnels
 from kube_efs.tunnels.on_demand.certificate import ClientKey
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.store import load_reservations
@@ -345,8 +349,99 @@ async def test_next_check_writes_a_change_that_failed(agent: Agent) -> None:
     hidden.rename(agent.path)
     # Nobody asks for anything any more.
     await agent.look()
-    assert agent.open == 0
+    assert load_reservations(agent.path).reservations.holders == frozenset()
+    await agent.look(seconds=200, times=20)
     assert load_reservations(agent.path).reservations.tunnels == {}
+    assert agent.open == 0
+
+
+@dataclass
+class SlowDisk:
+    """Its first write takes until ``may_end`` is set; then the disk is full, for that write only."""
+
+    patch: pytest.MonkeyPatch
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+    may_end: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def save_slowly(*_: object, **__: object) -> None:
+            self.patch.undo()
+            loop.call_soon_threadsafe(self.began.set)
+            assert self.may_end.wait(10)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        self.patch.setattr(on_demand_tunnels, "save_reservations", save_slowly)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - of the object under test, which has no event for it
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("is_during", [False, True], ids=["after it", "during it"])
+async def test_tunnel_whose_close_cannot_be_written_keeps_its_port(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, *, is_during: bool
+) -> None:
+    """stunnel still listens there, and a connection of a mount may have come meanwhile."""
+    port = await agent.tunnels.ensure(spec(), POD)
+    await agent.tunnels.release(POD)
+    await agent.look(seconds=170, times=20)
+    agent.ports_in_use, disk = frozenset({port}), SlowDisk(monkeypatch)
+    closing = asyncio.create_task(agent.look(seconds=20))
+    await disk.began.wait()
+    if is_during:
+        asked = asyncio.create_task(agent.tunnels.ensure(spec(), OTHER))
+        await until(lambda: agent.tunnels._pending_calls[spec().name].count == 2)
+    disk.may_end.set()
+    await closing
+    assert agent.plan.wanted.ports == agent.tunnels.reservations.ports == {port}
+    assert await (asked if is_during else agent.tunnels.ensure(spec(), OTHER)) == port
+    assert load_reservations(agent.path).reservations.holders == {OTHER}
+
+
+async def test_port_of_a_tunnel_that_may_not_close_is_given_to_no_other(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = await agent.tunnels.ensure(spec(), POD)
+    other = next(number for number in range(2, 100) if first_port(number) == port)
+    await agent.tunnels.release(POD)
+    await agent.look(seconds=170, times=20)
+    disk = SlowDisk(monkeypatch)
+    closing = asyncio.create_task(agent.look(seconds=20))
+    await disk.began.wait()
+    asked = asyncio.create_task(agent.tunnels.ensure(spec(other), OTHER))
+    await until(lambda: agent.plan.wanted.holders)
+    disk.may_end.set()
+    await closing
+    assert await asked != port
+    assert await agent.tunnels.ensure(spec(), POD) == port
+
+
+async def test_port_of_a_closed_tunnel_that_was_never_written_is_free(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full all the time, and another tunnel gets the port while the close is written."""
+    agent.path.mkdir()
+    for change in (agent.tunnels.ensure(spec(), POD), agent.tunnels.release(POD)):
+        with pytest.raises(TunnelNotReady):
+            await change
+    agent.path.rmdir()
+    [port] = agent.plan.wanted.ports
+    other = next(number for number in range(2, 100) if first_port(number) == port)
+    with full_disk(agent.folder, after=0):
+        await agent.look(seconds=170, times=20)
+    disk = SlowDisk(monkeypatch)
+    closing = asyncio.create_task(agent.look(seconds=20))
+    await disk.began.wait()
+    asked = asyncio.create_task(agent.tunnels.ensure(spec(other), OTHER))
+    await until(lambda: agent.plan.wanted.holders)
+    disk.may_end.set()
+    await closing
+    assert await asked == port
+    assert await agent.tunnels.ensure(spec(), POD) != port
 
 
 async def test_repeated_call_gets_the_same_port(agent: Agent) -> None:
