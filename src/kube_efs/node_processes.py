@@ -20,8 +20,7 @@ def run_tunnel_process() -> int:
 
         return supervise([sys.executable, "-m", "kube_efs", "tunnel"])
 
-    import asyncio
-
+    from kube_efs import event_loop
     from kube_efs.telemetry.loading import load_libraries
 
     load_libraries()
@@ -32,14 +31,13 @@ def run_tunnel_process() -> int:
 
     settings = load(TunnelSettings)
     configure(settings.logging_level)
-    asyncio.run(run_tunnel(settings))
+    event_loop.run(run_tunnel(settings))
     return 0
 
 
 def run_node_process() -> int:
     """Mount volumes for the kubelet; returns the exit status, or raises InvalidSetting."""
-    import asyncio
-
+    from kube_efs import event_loop
     from kube_efs.telemetry.loading import load_libraries
 
     load_libraries()
@@ -50,7 +48,7 @@ def run_node_process() -> int:
 
     settings = load(NodeSettings)
     configure(settings.logging_level)
-    asyncio.run(run_node(settings))
+    event_loop.run(run_node(settings))
     return 0
 
 

@@ -24,13 +24,14 @@ OTHERS = {"_distutils_hack", "cython_runtime", "grpc_tools", "kube_efs", "kube_e
 
 # The process itself, until its event loop would start.
 START = """
-import asyncio, gc, json, os, ssl, sys
+import gc, json, os, ssl, sys
+from kube_efs import event_loop
 def started(work):
     work.close()
     trusted = [one.cert_store_stats()["x509"] for one in gc.get_objects() if isinstance(one, ssl.SSLContext)]
     modules = sorted({name.partition(".")[0] for name in sys.modules})
     print(json.dumps([modules, sum(trusted), os.environ["SSL_CERT_FILE"]]))
-asyncio.run = started
+event_loop.run = started
 sys.argv = ["kube-efs", COMMAND]
 from kube_efs.__main__ import main
 sys.exit(main())

@@ -303,12 +303,17 @@ class OnDemandTunnels:
         """
         async with self._saving:
             if self._changes_saved < change:
-                # Both may change during the write, which then does not contain the change.
-                wanted, changes = self._plan.wanted, self._changes
-                await self._write(wanted)
-                self._plan.reservations, self._changes_saved = wanted, changes
-                self._forget_certificates()
-                self._plan.apply()
+                # Also when cancelled. A write that continues in its thread could replace the next state. And
+                # what it has written must count: a repeated call would otherwise have to write it again.
+                await run_to_completion(self._save_wanted())
+
+    async def _save_wanted(self) -> None:
+        # Both may change during the write, which then does not contain the change.
+        wanted, changes = self._plan.wanted, self._changes
+        await self._write(wanted)
+        self._plan.reservations, self._changes_saved = wanted, changes
+        self._forget_certificates()
+        self._plan.apply()
 
     def _forget_certificates(self) -> None:
         known = self.reservations.tunnels.keys() | self._plan.wanted.tunnels.keys()
@@ -317,9 +322,8 @@ class OnDemandTunnels:
     async def _write(self, reservations: Reservations) -> None:
         path = self._options.reservations_path
         try:
-            # Also when cancelled: a write that continues in its thread could replace the next state.
             given = (path, reservations, self._stored.unreadable)
-            await run_to_completion(asyncio.to_thread(save_reservations, *given, entries=self._entries))
+            await asyncio.to_thread(save_reservations, *given, entries=self._entries)
         except OSError as error:
             log.warning("on-demand-tunnels-not-saved", path=str(path), reason=error.strerror)
             raise TunnelNotReady(

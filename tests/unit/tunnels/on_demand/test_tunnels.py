@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -357,20 +357,23 @@ async def test_next_check_writes_a_change_that_failed(agent: Agent) -> None:
 
 @dataclass
 class SlowDisk:
-    """Its first write takes until ``may_end`` is set; then the disk is full, for that write only."""
+    """Its next write takes until ``may_end`` is set; then the disk is full, for that write only."""
 
     patch: pytest.MonkeyPatch
+    is_full: bool = True
     began: asyncio.Event = field(default_factory=asyncio.Event)
     may_end: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
 
-        def save_slowly(*_: object, **__: object) -> None:
+        def save_slowly(*given: Any, **named: Any) -> None:
             self.patch.undo()
             loop.call_soon_threadsafe(self.began.set)
             assert self.may_end.wait(10)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if self.is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            store.save_reservations(*given, **named)
 
         self.patch.setattr(on_demand_tunnels, "save_reservations", save_slowly)
 
@@ -452,6 +455,19 @@ async def test_repeated_call_gets_the_same_port(agent: Agent) -> None:
     assert not agent.tunnels.reservations.ports
     agent.path.rmdir()
     assert kept == {await agent.tunnels.ensure(spec(), POD)}
+
+
+async def test_write_of_a_cancelled_call_counts(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SlowDisk(monkeypatch, is_full=False)
+    asked = asyncio.create_task(agent.tunnels.ensure(spec(), POD))
+    await disk.began.wait()
+    asked.cancel()
+    disk.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert agent.tunnels.reservations == load_reservations(agent.path).reservations
+    with full_disk(agent.folder, after=0):  # the repeated call needs no other write
+        assert {await agent.tunnels.ensure(spec(), POD)} == agent.tunnels.reservations.ports
 
 
 async def test_concurrent_reservations_are_written_together(agent: Agent) -> None:
