@@ -9,8 +9,8 @@ indefinitely. The rules are:
 * Each tunnel has one due time. A success sets the next one, long before the certificate or its credentials
   expire. A failure postpones it, longer each time. Until then stunnel uses the old certificate. A failure of
   one tunnel does not delay the others.
-* Clocks jump. The clock is therefore read at least every half minute, and a due time that is further away
-  than any renewal interval counts as due.
+* Clocks jump. The clock is therefore read at least every half minute, and a due time that was set in the
+  future counts as due.
 * The source of the first credentials of a tunnel gives all later ones, even if a source with a higher
   priority appears. Otherwise a mount could silently get another identity.
 * A certificate for a service account is renewed with the last token that a pod of it gave. Tokens are in
@@ -38,7 +38,7 @@ from kube_efs.telemetry.duties import Duties, kinds_of
 from kube_efs.telemetry.metrics import Outcome, TunnelMetrics
 from kube_efs.tunnels.data_plane import CertificateFile
 from kube_efs.tunnels.files import write_atomically
-from kube_efs.tunnels.on_demand.validity import is_too_far_ahead, renewal_time
+from kube_efs.tunnels.on_demand.validity import is_valid, renewal_time
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.reservations import Reservation, TunnelSpec
 
@@ -61,10 +61,15 @@ _DUTY: Final = "certificate renewal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Renewal:
-    """When the next certificate is due, and the delay after the next failure."""
+    """When the next certificate is due, when this was decided, and the delay after the next failure."""
 
     due: datetime
+    made: datetime
     delay: timedelta = _FIRST_DELAY
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether it is time, or the clock was ahead when it was decided: the certificate may be too new."""
+        return self.due <= now or self.made > now
 
 
 def _utc_now() -> datetime:
@@ -126,7 +131,7 @@ class ClientCertificates:
             due = now if file is None or tunnel.spec.iam else renewal_time(file.not_after, now=now)
             if isinstance(tunnel.spec.iam, ServiceAccountIdentity):
                 due = now + _WAIT_FOR_TOKEN
-            self._renewals[tunnel.name] = _Renewal(due=due)
+            self._renewals[tunnel.name] = _Renewal(due=due, made=now)
         known = {self._path(name) for name in self._sources}
         with suppress(OSError):
             for path in set(self._directory.iterdir()) - known:
@@ -168,7 +173,7 @@ class ClientCertificates:
             # A new token is a reason to try at once. With the same one, AWS would refuse each call of the
             # kubelet again, so the time of the next attempt counts.
             is_new = token != self._pod_tokens.get(name)
-            if has_failed and not is_new and self._renewals[name].due > self._now():
+            if has_failed and not is_new and not self._renewals[name].is_due(self._now()):
                 raise TunnelNotReady(self._problems[name], field="tunnel", value=name)
             self._pod_tokens[name] = token
         try:
@@ -185,7 +190,7 @@ class ClientCertificates:
     def _is_valid(self, name: str) -> bool:
         """Whether the tunnel has a certificate that EFS accepts, unlike after a night without power."""
         file = self._files.get(name)
-        return file is not None and file.not_after > self._now()
+        return file is not None and is_valid(file.not_after, now=self._now())
 
     def keep_only(self, names: Collection[str]) -> None:
         """Remove the certificates of all other tunnels; ``remove_unused_files`` removes their files later."""
@@ -233,11 +238,7 @@ class ClientCertificates:
                 return True
 
         now = self._now()
-        due = {
-            name
-            for name, renewal in self._renewals.items()
-            if renewal.due <= now or is_too_far_ahead(renewal.due, now=now)
-        }
+        due = {name for name, renewal in self._renewals.items() if renewal.is_due(now)}
         # Most often none is due: this is called for each new tunnel, and the name of a tunnel is a digest.
         known = {tunnel.name: tunnel for tunnel in tunnels if tunnel.name in due} if due else {}
         if any(await asyncio.gather(*map(renewed, known.values()))):
@@ -251,8 +252,9 @@ class ClientCertificates:
         renewal = self._renewals.get(name)
         if renewal is None:  # closed in the meantime
             return
+        now = self._now()
         self._renewals[name] = _Renewal(
-            due=self._now() + renewal.delay, delay=min(renewal.delay * 2, _LONGEST_DELAY)
+            due=now + renewal.delay, made=now, delay=min(renewal.delay * 2, _LONGEST_DELAY)
         )
         again_seconds = renewal.delay.total_seconds()
         is_foreseen = isinstance(error, KubeEfsError)
@@ -322,10 +324,11 @@ class ClientCertificates:
             access_point_id=spec.access_point_id,
             client_info=self._on_demand.client_info,
         )
+        key, now = await self._get_client_key(), self._now()
         certificate = make_certificate(
             subject,
-            await self._get_client_key(),
-            now=self._now(),
+            key,
+            now=now,
             credentials=loaded.credentials if loaded else None,
             credentials_expire_at=loaded.expires_at if loaded else None,
         )
@@ -342,7 +345,7 @@ class ClientCertificates:
         finally:
             if spec.name not in self._files:
                 self._forgotten.add(spec.name)
-        self._renewals[spec.name] = _Renewal(due=certificate.renew_at)
+        self._renewals[spec.name] = _Renewal(due=certificate.renew_at, made=now)
 
     async def _get_client_key(self) -> "ClientKey":
         """The key of this node, generated once for each agent; concurrent callers wait for the same one."""

@@ -22,15 +22,14 @@ def first_renewal(created_at: datetime, credentials_expire_at: datetime | None) 
     return created_at + min(_RENEWED_AFTER, max(half_life, _RENEWED_NOT_BEFORE))
 
 
+def is_valid(not_after: datetime, *, now: datetime) -> bool:
+    """Whether EFS accepts a certificate that ends then; not yet, if the clock was ahead when it was made."""
+    return not_after - VALID_AFTER - VALID_BEFORE <= now < not_after
+
+
 def renewal_time(not_after: datetime, *, now: datetime) -> datetime:
     """When to renew a certificate without credentials, which ends then: in an hour at most.
 
-    At once when it is not valid yet, since the clock was ahead when it was made.
+    At once when it is not valid.
     """
-    created_at = not_after - VALID_AFTER
-    return now if created_at - VALID_BEFORE > now else min(created_at, now) + _RENEWED_AFTER
-
-
-def is_too_far_ahead(renewal: datetime, *, now: datetime) -> bool:
-    """Whether a due time is later than any renewal interval allows: the clock was ahead when it was set."""
-    return renewal - now > _RENEWED_AFTER
+    return min(not_after - VALID_AFTER, now) + _RENEWED_AFTER if is_valid(not_after, now=now) else now

@@ -245,12 +245,21 @@ async def test_certificate_from_a_fast_clock_is_renewed_when_the_clock_is_right(
     assert node.certificate(spec).not_valid_after_utc == START + timedelta(hours=3)
 
 
+async def test_certificate_that_is_not_valid_yet_is_renewed_before_a_mount(node: Node) -> None:
+    node.now += timedelta(minutes=16)
+    await node.certificates.ensure(PLAIN, None)
+    node.now = START
+    await node.certificates.ensure(PLAIN, None)
+    assert node.certificate(PLAIN).not_valid_before_utc < START
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(days=365)], ids=["a little", "much"])
 async def test_retry_scheduled_by_a_fast_clock_happens_when_the_clock_is_right(
-    node: Node,
+    node: Node, ahead: timedelta
 ) -> None:
     node.keys("AKIAONE")
     source = await node.certificates.ensure(SIGNED, None)
-    node.now += timedelta(days=365)
+    node.now += ahead
     node.keys("")
     await node.certificates.renew_due([tunnel(SIGNED, source)])
     node.now = START + timedelta(minutes=1)
@@ -501,6 +510,28 @@ async def test_session_that_ends_sooner_is_renewed_sooner(pod_node: PodNode) -> 
     pod_node.now += timedelta(minutes=7.5)
     await pod_node.renew_due()
     assert pod_node.agent.requests == ["first", "first"]
+
+
+async def test_short_session_from_a_fast_clock_is_renewed_when_the_clock_is_right(pod_node: PodNode) -> None:
+    """It was due within the longest interval, but EFS would not accept it before."""
+    pod_node.agent.life = timedelta(hours=1)  # the default of sts:AssumeRoleWithWebIdentity
+    pod_node.now += timedelta(minutes=29)
+    await pod_node.ensure("first", is_holder=False)
+    pod_node.now = START
+    await pod_node.renew_due()
+    assert pod_node.certificate(OF_POD).not_valid_before_utc < START
+    assert await pod_node.renew_due() == START + timedelta(minutes=30)
+
+
+async def test_failed_renewal_by_a_fast_clock_is_tried_again_with_the_same_token(pod_node: PodNode) -> None:
+    await pod_node.ensure("first", is_holder=False)
+    pod_node.agent.accepted = set()
+    pod_node.now += timedelta(hours=1)
+    await pod_node.renew_due()
+    pod_node.agent.accepted = {"first"}
+    pod_node.now = START + timedelta(minutes=1)
+    await pod_node.ensure("first")
+    assert pod_node.certificates.problems == {}
 
 
 async def test_new_holder_needs_a_token_that_aws_accepts(pod_node: PodNode) -> None:
