@@ -672,10 +672,15 @@ async def test_upgrade_continues_only_when_the_new_tunnel_of_a_node_is_ready(
             assert tunnel
             assert tunnel["status"]["numberReady"] == 1
             assert new_image not in json.dumps(node_set)
+            await disposable.condition("Progressing", status=True, text=f"keeps the image {IMAGE} until all")
+            assert new_image not in json.dumps(await disposable.get("Deployment", "efs-manager"))
             disposable.nodes.broken.clear()
             disposable.nodes.recheck()
             await disposable.becomes(
                 "DaemonSet", "efs-csi-node", lambda one: new_image in json.dumps(one["spec"])
+            )
+            await disposable.becomes(
+                "Deployment", "efs-manager", lambda one: new_image in json.dumps(one["spec"])
             )
             await disposable.condition("Progressing", status=False)
             await disposable.kubectl("get", "pod", "web", "-n", "default")

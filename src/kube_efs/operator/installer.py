@@ -11,9 +11,13 @@ workload such a field can be a container or a node selector, so the installer fi
 specification. It keeps what ``kubectl rollout restart`` wrote: without that annotation, the pods would be
 replaced once more.
 
-Two rules protect mounts. The driver of the nodes is updated only when all tunnels are updated and ready,
-since a faulty version must stop at the first tunnel. A DaemonSet that must be recreated is deleted without
-its pods: the new DaemonSet then replaces them one node at a time.
+A faulty version must stop at the first tunnel. The driver of the nodes is therefore updated only after the
+tunnels, and another image of the controller follows both: all its pods are replaced at once, and without them
+nothing is provisioned or removed. Other changes of the controller do not wait, such as a proxy without which
+it does not reach AWS. Its Secret does not wait either: the keys of the earlier one may be deleted already.
+
+A DaemonSet that must be recreated is deleted without its pods, so that their mounts stay: the new DaemonSet
+then replaces them one node at a time.
 
 Kubernetes numbers the templates of a DaemonSet, and labels pods with the number. A pod with the number of the
 current template counts as updated, whatever it runs. A new DaemonSet would begin at 1, as the deleted one,
@@ -32,9 +36,9 @@ import structlog
 from lightkube.types import CascadeType
 
 from kube_efs.model.errors import KubeConflict, KubeError, KubeNotFound
-from kube_efs.operator.cluster_facts import PROXY_VARIABLES
+from kube_efs.operator.cluster_facts import CREDENTIALS_SECRET, PROXY_VARIABLES
 from kube_efs.operator.desired_objects import Component, component_of
-from kube_efs.operator.injection import DEPENDENCY_PREFIX, SPEC_HASH
+from kube_efs.operator.injection import DEPENDENCY_PREFIX, SPEC_HASH, dependency_key
 from kube_efs.operator.kinds import (
     KINDS,
     MANAGED_BY,
@@ -60,6 +64,12 @@ _ACCEPTED_MANAGERS: Final = frozenset({FIELD_MANAGER, "kube-controller-manager",
 _SERVER_FIELDS: Final = frozenset(
     {"managedFields", "resourceVersion", "generation", "creationTimestamp", "selfLink", "uid"}
 )
+# What must be rolled out before a component is updated.
+_ROLLED_OUT_BEFORE: Final = {
+    Component.NODE: (Component.TUNNEL,),
+    Component.CONTROLLER: (Component.TUNNEL, Component.NODE),
+}
+_NAMES: Final = {Component.TUNNEL: "all tunnels", Component.NODE: "the drivers of all nodes"}
 _CASCADES: Final = {"DaemonSet": CascadeType.ORPHAN, "Deployment": CascadeType.FOREGROUND}
 
 # Records that an object was ``Created``, ``Updated`` or ``Deleted``.
@@ -184,8 +194,9 @@ class Installer:
             return None
         if KINDS[reference.kind].create_only:
             return live
-        if component is Component.NODE and _waits_for_tunnels(live, desired, result):
-            result.waiting[component].append(f"{reference} is updated when all tunnels are updated and ready")
+        waiting = _describe_wait(live, desired, result)
+        if waiting:
+            result.waiting[component].append(waiting)
             return live
         if must_recreate(live, desired):
             log.info("object-recreated", object=str(reference))
@@ -250,13 +261,41 @@ class Installer:
         self._record_change(reference, "Deleted")
 
 
-def _waits_for_tunnels(live: Manifest, desired: Manifest, result: InstallResult) -> bool:
-    """Whether an update of the driver of the nodes must wait for the tunnels of this pass."""
-    tunnel = result.workloads.get(Component.TUNNEL)
-    # After a failed update, all pods may be ready, but with the earlier specification.
-    is_ready = tunnel is not None and is_rolled_out(tunnel) and not result.errors.get(Component.TUNNEL)
-    # A DaemonSet without the annotation is not from this operator, and is updated at once.
-    return not is_ready and _spec_hash(live) not in {"", _spec_hash(desired)}
+def _describe_wait(live: Manifest, desired: Manifest, result: InstallResult) -> str:
+    """What an update of this object must wait for in this pass; empty if it is possible now."""
+    component, reference = component_of(desired), reference_of(desired)
+    # A workload without the annotation is not from this operator, and is updated at once.
+    if component not in _ROLLED_OUT_BEFORE or _spec_hash(live) in {"", _spec_hash(desired)}:
+        return ""
+    if component is Component.CONTROLLER and not _waits_with_its_image(live, desired):
+        return ""
+    pending = [one for one in _ROLLED_OUT_BEFORE[component] if not _is_updated(one, result)]
+    if not pending:
+        return ""
+    condition = f"{' and '.join(_NAMES[one] for one in pending)} are updated and ready"
+    if component is Component.CONTROLLER:
+        return f"{reference} keeps the image {_images(live['spec']['template'])[0]} until {condition}"
+    return f"{reference} is updated when {condition}"
+
+
+def _waits_with_its_image(live: Manifest, desired: Manifest) -> bool:
+    """Whether the update of the controller is one to another image, with the same credentials."""
+    before, after = live["spec"]["template"], desired["spec"]["template"]
+    key = dependency_key(live["metadata"]["namespace"], CREDENTIALS_SECRET, "secret")
+    has_same_credentials = _dependencies(before).get(key) == _dependencies(after).get(key)
+    return has_same_credentials and _images(before) != _images(after)
+
+
+def _is_updated(component: Component, result: InstallResult) -> bool:
+    """Whether this pass has found the component with its desired specification, once rolled out completely.
+
+    Pods that are missing after that are those of nodes, and need not stop the next component for days.
+    """
+    workload = result.workloads.get(component)
+    if workload is None or result.errors.get(component) or result.waiting.get(component):
+        # After a failed update, all pods may be ready, but with the earlier specification.
+        return False
+    return is_stable(workload) or is_rolled_out(workload)
 
 
 def _spec_hash(workload: Manifest) -> str:

@@ -1,7 +1,7 @@
 """Which objects are applied again, replaced or recreated."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from kube_efs.operator.installer import (
     must_recreate,
     replacement,
 )
-from kube_efs.operator.kinds import reference_of
+from kube_efs.operator.kinds import WORKLOADS, reference_of
 from kube_efs.operator.manifests import Manifest, RenderOptions
 from kube_efs.operator.object_cache import ObjectCache
 from kube_efs.operator.object_client import FIELD_MANAGER, ObjectClient, manifest_of
@@ -151,11 +151,16 @@ class InterruptedClient(ObjectClient):
             await interrupt()
 
 
+def workloads(image: str, **facts: Any) -> list[Manifest]:
+    """Those of the tunnels, of the driver of the nodes, and of the controller."""
+    options = RenderOptions(platform=Platform.KUBERNETES, namespace="default", image=image, csi=True)
+    found = desired_objects(options, InstallationFacts(**facts), ProcessSettings())
+    return [one for one in found if one["kind"] in WORKLOADS]
+
+
 def daemon_sets(image: str) -> tuple[Manifest, Manifest]:
     """Those of the tunnels and of the driver of the nodes."""
-    options = RenderOptions(platform=Platform.KUBERNETES, namespace="default", image=image, csi=True)
-    found = desired_objects(options, InstallationFacts(), ProcessSettings())
-    tunnel, node = [one for one in found if component_of(one) in {Component.TUNNEL, Component.NODE}]
+    tunnel, node, _ = workloads(image)
     return tunnel, node
 
 
@@ -164,16 +169,9 @@ async def test_driver_of_the_nodes_waits_for_tunnels_whose_update_failed(kube: A
     objects, cache, installer = _installer(kube)
     tunnel, node = daemon_sets("example.com/kube-efs:1")
     first = await installer.install((tunnel, node))
-    generation = first.workloads[Component.TUNNEL]["metadata"]["generation"]
-    ready = {"observedGeneration": generation, "desiredNumberScheduled": 1, "currentNumberScheduled": 1}
-    ready |= {"updatedNumberScheduled": 1, "numberAvailable": 1, "numberReady": 1, "numberMisscheduled": 0}
-    name = tunnel["metadata"]["name"]
-    patched = await kube.patch(
-        DaemonSet.Status, name, {"status": ready}, namespace="default", patch_type=PatchType.MERGE
-    )
-    cache.add(manifest_of(patched, "DaemonSet"))
+    cache.add(await _set_rollout(kube, first.workloads[Component.TUNNEL], updated=1))
 
-    objects.refused = {name}
+    objects.refused = {tunnel["metadata"]["name"]}
     update = daemon_sets("example.com/kube-efs:2")
     result = await installer.install(update)
     assert len(result.errors[Component.TUNNEL]) == 1
@@ -186,6 +184,88 @@ async def test_driver_of_the_nodes_waits_for_tunnels_whose_update_failed(kube: A
 
     objects.refused = set()
     assert not (await installer.install(update)).errors[Component.TUNNEL]
+
+
+async def test_new_image_reaches_the_controller_after_tunnels_and_nodes(kube: AsyncClient) -> None:
+    """A faulty version must stop at the first node, while the earlier controller still works."""
+    objects, cache, installer = _installer(kube)
+    first = await installer.install(workloads("example.com/kube-efs:1"))
+    for component in (Component.TUNNEL, Component.NODE):
+        cache.add(await _set_rollout(kube, first.workloads[component], updated=2))
+
+    update = workloads("example.com/kube-efs:2")
+    (controller,) = [one for one in update if component_of(one) is Component.CONTROLLER]
+    waits = f"{reference_of(controller)} keeps the image example.com/kube-efs:1 until"
+    result = await installer.install(update)
+    assert await _images(objects, update) == {
+        Component.TUNNEL: "2",
+        Component.NODE: "1",
+        Component.CONTROLLER: "1",
+    }
+    (waiting,) = result.waiting[Component.CONTROLLER]
+    assert waiting == f"{waits} all tunnels and the drivers of all nodes are updated and ready"
+
+    cache.add(await _set_rollout(kube, result.workloads[Component.TUNNEL], updated=2))
+    result = await installer.install(update)
+    assert await _images(objects, update) == {
+        Component.TUNNEL: "2",
+        Component.NODE: "2",
+        Component.CONTROLLER: "1",
+    }
+    (waiting,) = result.waiting[Component.CONTROLLER]
+    assert waiting == f"{waits} the drivers of all nodes are updated and ready"
+
+    # A tunnel that breaks after the complete rollout is that of a node, and stops nothing.
+    cache.add(await _set_rollout(kube, result.workloads[Component.TUNNEL], updated=2, unavailable=1))
+    cache.add(await _set_rollout(kube, result.workloads[Component.NODE], updated=2))
+    result = await installer.install(update)
+    assert set((await _images(objects, update)).values()) == {"2"}
+    assert not any(result.waiting.values())
+
+
+async def test_new_image_reaches_the_controller_of_a_cluster_without_matching_nodes(
+    kube: AsyncClient,
+) -> None:
+    objects, cache, installer = _installer(kube)
+    await installer.install(workloads("example.com/kube-efs:1"))
+    update = workloads("example.com/kube-efs:2")
+    result = await installer.install(update)
+    for component in (Component.TUNNEL, Component.NODE):
+        cache.add(await _set_rollout(kube, result.workloads[component], updated=0))
+        result = await installer.install(update)
+    assert set((await _images(objects, update)).values()) == {"2"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"image": "example.com/kube-efs:1", "proxy": {"NO_PROXY": "a"}}, id="settings"),
+        pytest.param({"image": "example.com/kube-efs:2", "credentials_version": "2"}, id="credentials"),
+    ],
+)
+async def test_controller_waits_for_no_rollout_with_new_settings_or_credentials(
+    kube: AsyncClient, change: dict[str, Any]
+) -> None:
+    """Without them it may not reach AWS. The rollout of the nodes may take hours, or stop at a broken one."""
+    objects, _, installer = _installer(kube)
+    await installer.install(workloads("example.com/kube-efs:1", credentials_version="1"))
+    update = workloads(**{"credentials_version": "1", **change})
+    result = await installer.install(update)
+    assert not result.waiting[Component.CONTROLLER]
+    assert (await _images(objects, update))[Component.CONTROLLER] == change["image"][-1]
+    assert result.waiting[Component.NODE]
+
+
+async def test_controller_of_another_installation_is_updated_at_once(kube: AsyncClient) -> None:
+    """As that of ``kube-efs render``: it has the name of ours, but not the annotation."""
+    objects, _, installer = _installer(kube)
+    update = workloads("example.com/kube-efs:2")
+    (before,) = [
+        one for one in workloads("example.com/kube-efs:1") if component_of(one) is Component.CONTROLLER
+    ]
+    await objects.apply({**before, "metadata": {**before["metadata"], "annotations": {}}})
+    assert not (await installer.install(update)).waiting[Component.CONTROLLER]
+    assert (await _images(objects, update))[Component.CONTROLLER] == "2"
 
 
 async def test_daemon_set_that_is_made_again_does_not_count_pods_of_the_deleted_one_as_updated(
@@ -291,8 +371,35 @@ async def test_daemon_set_that_a_user_applied_with_the_same_values_is_not_writte
 def _installer(kube: AsyncClient) -> tuple[InterruptedClient, ObjectCache, Installer]:
     objects = InterruptedClient(kube)
     cache = ObjectCache(kube, "default", asyncio.TaskGroup(), lambda: None)
-    cache._kinds.add("DaemonSet")  # no watch
+    cache._kinds |= {"DaemonSet", "Deployment"}  # no watches
     return objects, cache, Installer(objects, cache, lambda _reference, _change: None)
+
+
+async def _set_rollout(
+    kube: AsyncClient, daemon_set: Manifest, *, updated: int, unavailable: int = 0
+) -> Manifest:
+    """Report how far the current specification is rolled out, as kube-controller-manager does."""
+    ready = updated - unavailable
+    status = {"observedGeneration": daemon_set["metadata"]["generation"], "numberMisscheduled": 0}
+    status |= {"desiredNumberScheduled": updated, "currentNumberScheduled": updated}
+    status |= {"updatedNumberScheduled": updated, "numberReady": ready, "numberAvailable": ready}
+    status |= {"numberUnavailable": unavailable}
+    name = daemon_set["metadata"]["name"]
+    patched = await kube.patch(
+        DaemonSet.Status, name, {"status": status}, namespace="default", patch_type=PatchType.MERGE
+    )
+    return manifest_of(patched, "DaemonSet")
+
+
+async def _images(objects: ObjectClient, desired: Iterable[Manifest]) -> dict[Component, str]:
+    """The tag of the image that each workload has in the cluster."""
+    found = {}
+    for one in desired:
+        live = await objects.get(reference_of(one))
+        assert live
+        image = live["spec"]["template"]["spec"]["containers"][0]["image"]
+        found[component_of(one)] = image.rpartition(":")[2]
+    return found
 
 
 async def _edit(kube: AsyncClient, name: str, pod_spec: dict[str, Any]) -> Manifest:
