@@ -16,6 +16,9 @@ pass until nothing is left:
    away from nodes with an older pod, since two drivers cannot serve the same socket of the kubelet.
 5. One older pod is deleted at a time: a pod on whose node no volume is in use, and only if the new driver is
    ready on all nodes without an older pod. If the new driver does not start, at most one node has no driver.
+   This holds also if an administrator forces it: that accepts broken mounts on nodes in use, but pods on a
+   node without any driver get no volumes at all. A broken node therefore stops the takeover until it is
+   repaired or its Node is deleted, and the status names it.
 6. When no older pod is left, the objects that only those pods needed are deleted.
 
 A tenant can create a Deployment, a DaemonSet or a pod with any name and labels. These are therefore older
@@ -117,6 +120,8 @@ _NODE_SECRET: Final = "node-aws-efs-cloud-credentials"  # noqa: S105 - the name 
 OLDER_CLASS: Final = "efs-sc"
 _INHERITED: Final = (("CSIDriver", DRIVER), ("StorageClass", OLDER_CLASS))
 _CRD_KIND: Final = "CustomResourceDefinition"
+# A pod may have more than a megabyte.
+_PAGE_SIZE: Final = 100
 # After these errors, the object is certainly not deleted.
 _REFUSALS: Final = (KubeDenied, KubeInvalid)
 
@@ -169,7 +174,8 @@ class Takeover:
         # Tunnel volumes do not count: their mounts do not depend on the older pods.
         uses = () if forced else await find_volume_uses(self._objects.client)
         unused, waiting = select_pods(pods, [use for use in uses if use.by_driver])
-        if _is_ready_elsewhere(node_daemon_set, older_pods=len(found)):
+        missing = await self._describe_missing(node_daemon_set, found) if unused else ""
+        if not missing:
             for pod in unused:
                 # One at a time. The next one follows only a refusal: after any other error, such as a lost
                 # answer, this pod may be deleted.
@@ -181,6 +187,14 @@ class Takeover:
             if one.metadata and one.metadata.namespace != self._namespace
         )
         reasons = [waiting or f"{len(pods)} nodes still have the older driver"] if pods else []
+        if missing:
+            reasons.append(f"the next older pod is deleted when {missing}")
+        ending = sorted(_node_of(one) for one in pods if one.metadata and one.metadata.deletionTimestamp)
+        if ending:
+            reasons.append(
+                f"older pods are ending on {describe_names(ending)}: if such a machine is permanently off,"
+                " delete its Node"
+            )
         if others:
             reasons.append(
                 "this operator does not delete older pods of other namespaces: drain the nodes of"
@@ -278,6 +292,43 @@ class Takeover:
             found = [pod async for pod in listing if _is_older_driver(pod)]
         return tuple(one for one in found if one.metadata and one.metadata.namespace in namespaces)
 
+    async def _describe_missing(self, node_daemon_set: Manifest | None, older: Sequence[Pod]) -> str:
+        """Until when no older pod is deleted; empty if the new driver is ready on all nodes without one.
+
+        The desired number includes the nodes with an older pod, because Kubernetes computes it without the
+        anti-affinity. So each older pod explains one pod that is missing. After an older pod is deleted, one
+        more is missing until the new driver is ready on that node.
+        """
+        if node_daemon_set is None:
+            return "the new driver is installed"
+        reference = reference_of(node_daemon_set)
+        if not is_observed(node_daemon_set):
+            return f"Kubernetes has read {reference} of the new driver"
+        status = node_daemon_set["status"]
+        missing = status["desiredNumberScheduled"] - (status.get("numberReady") or 0) - len(older)
+        if missing <= 0:
+            return ""
+        try:
+            names = await self._find_nodes_without_driver(node_daemon_set, {_node_of(one) for one in older})
+        except KubeError as error:
+            log.warning("pods-of-driver-unknown", reason=str(error))
+            names = []
+        nodes = describe_names(names) if names else f"{missing} of the other nodes"
+        return (
+            f"the new driver is ready on {nodes}: see the pods of {reference}, and repair broken nodes or"
+            " delete their Nodes"
+        )
+
+    async def _find_nodes_without_driver(self, daemon_set: Manifest, of_older: Collection[str]) -> list[str]:
+        """The nodes for which there is a pod of the new driver that is not ready; raises KubeError."""
+        labels = daemon_set["spec"]["selector"]["matchLabels"]
+        with translated("pods of the new driver"):
+            listing = self._objects.client.list(
+                Pod, namespace=self._namespace, labels=labels, chunk_size=_PAGE_SIZE
+            )
+            nodes = {_node_of(pod) async for pod in listing if not _is_ready(pod)}
+        return sorted(nodes - {"", *of_older})
+
     async def _delete_pod(self, pod: Pod) -> None:
         assert pod.metadata  # noqa: S101 - every pod that was listed has it
         name, namespace = pod.metadata.name or "", pod.metadata.namespace or ""
@@ -368,17 +419,21 @@ def _is_older_driver(pod: Pod) -> bool:
     return account in _ACCOUNTS and not has_ended and not is_part_of_kube_efs(pod.to_dict())
 
 
-def _is_ready_elsewhere(node_daemon_set: Manifest | None, *, older_pods: int) -> bool:
-    """Whether the new driver is ready on as many nodes as have no older pod.
+def _node_of(pod: Pod) -> str:
+    """The node that a pod of a DaemonSet runs on, or is meant for; empty if it names none."""
+    spec = pod.spec
+    if spec and spec.nodeName:
+        return spec.nodeName
+    affinity = spec and spec.affinity and spec.affinity.nodeAffinity
+    required = affinity and affinity.requiredDuringSchedulingIgnoredDuringExecution
+    terms = (required and required.nodeSelectorTerms) or ()
+    names = [name for term in terms for field in term.matchFields or () for name in field.values or ()]
+    return next(iter(names), "")
 
-    The desired number includes the nodes with an older pod, because Kubernetes computes it without the
-    anti-affinity. So each older pod explains one pod that is missing. After an older pod is deleted, one more
-    is missing until the new driver is ready on that node. If it never is, no further node loses its driver.
-    """
-    if node_daemon_set is None or not is_observed(node_daemon_set):
-        return False
-    status = node_daemon_set["status"]
-    return bool(status["desiredNumberScheduled"] - (status.get("numberReady") or 0) <= older_pods)
+
+def _is_ready(pod: Pod) -> bool:
+    conditions = (pod.status and pod.status.conditions) or ()
+    return any(one.type == "Ready" and one.status == "True" for one in conditions)
 
 
 def _is_community_operators(found: Manifest) -> bool:

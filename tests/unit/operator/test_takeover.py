@@ -340,11 +340,90 @@ async def test_older_controller_is_waited_for_until_its_pods_have_ended(kube: As
 def observed(*, desired: int, ready: int, generation: int = 1) -> Manifest:
     """A DaemonSet of the driver with the status of its first generation."""
     status = {"observedGeneration": 1, "desiredNumberScheduled": desired, "numberReady": ready}
-    return {"metadata": {"generation": generation}, "status": status}
+    return new_daemon_set(status, generation)
 
 
+def new_daemon_set(status: dict[str, int], generation: int = 1) -> Manifest:
+    metadata = {"name": "kube-efs-node", "namespace": "default", "generation": generation}
+    spec = {"selector": {"matchLabels": dict(NEW_LABELS)}}
+    return {"kind": "DaemonSet", "metadata": metadata, "spec": spec, "status": status}
+
+
+NEW_LABELS = {"component": "kube-efs-node"}
 # What the API server answers before kube-controller-manager has handled a new DaemonSet.
-NEW = {"metadata": {"generation": 1}, "status": {"desiredNumberScheduled": 0, "numberReady": 0}}
+NEW = new_daemon_set({"desiredNumberScheduled": 0, "numberReady": 0})
+
+
+async def new_pod(kube: AsyncClient, node: str, *, ready: bool = False, scheduled: bool = True) -> None:
+    """A pod of the new driver for that node, as the controller of DaemonSets creates it."""
+    name = f"kube-efs-node-{node}"
+    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    spec = {"affinity": affinity, "containers": [{"name": "c", "image": "example.com/c"}]}
+    body = {
+        "metadata": {"name": name, "namespace": "default", "labels": dict(NEW_LABELS)},
+        "spec": {**spec, "nodeName": node} if scheduled else spec,
+    }
+    await kube.create(cast("Pod", Pod.from_dict(body)))
+    status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
+    await kube.patch(Pod.Status, name, {"status": status}, namespace="default", patch_type=PatchType.MERGE)
+
+
+async def older_pods_left(kube: AsyncClient) -> list[str]:
+    """The names of those that are not being deleted."""
+    listing = kube.list(Pod, namespace="default", labels={"app": "efs-csi-node"})
+    found = [one.metadata async for one in listing if one.metadata]
+    return sorted(one.name or "" for one in found if not one.deletionTimestamp)
+
+
+@pytest.mark.parametrize("forced", [False, True])
+async def test_message_names_the_nodes_without_a_driver_that_a_takeover_waits_for(
+    kube: AsyncClient, *, forced: bool
+) -> None:
+    """Also with the annotation: if the new driver starts nowhere, at most one node must have no driver."""
+    await create_account(kube, "efs-csi-sa")
+    for node in ("busy", "idle"):
+        await kube.create(older_pod(f"old-{node}", node=node))
+        await new_pod(kube, node, scheduled=False)
+    await new_pod(kube, "broken")
+    await new_pod(kube, "full", scheduled=False)
+    await new_pod(kube, "new", ready=True)
+    daemon_set = observed(desired=5, ready=1)
+    progress = await Takeover(ObjectClient(kube), "default").step(forced=forced, node_daemon_set=daemon_set)
+    assert progress.waiting == (
+        "2 nodes still have the older driver; the next older pod is deleted when the new driver is ready on"
+        " broken, full: see the pods of DaemonSet default/kube-efs-node, and repair broken nodes or delete"
+        " their Nodes"
+    )
+    assert await older_pods_left(kube) == ["old-busy", "old-idle"]
+
+
+async def test_number_of_nodes_is_named_while_they_have_no_pod_of_the_new_driver(kube: AsyncClient) -> None:
+    await create_account(kube, "efs-csi-sa")
+    await kube.create(older_pod("old", node="a"))
+    progress = await Takeover(ObjectClient(kube), "default").step(
+        forced=False, node_daemon_set=observed(desired=4, ready=1)
+    )
+    assert "when the new driver is ready on 2 of the other nodes: see the pods of" in progress.waiting
+
+
+async def test_message_names_the_older_pod_whose_end_is_waited_for(kube: AsyncClient) -> None:
+    """That of a machine that is off stays until somebody deletes its Node."""
+    await create_account(kube, "efs-csi-sa")
+    leaving = older_pod("old-a", node="a")
+    assert leaving.metadata
+    leaving.metadata.finalizers = ["example.com/held"]
+    await kube.create(leaving)
+    await kube.delete(Pod, "old-a", namespace="default")
+    await kube.create(older_pod("old-b", node="b"))
+    daemon_set = observed(desired=2, ready=0)
+    progress = await Takeover(ObjectClient(kube), "default").step(forced=False, node_daemon_set=daemon_set)
+    assert progress.waiting == (
+        "2 nodes still have the older driver; older pods are ending on a: if such a machine is permanently"
+        " off, delete its Node"
+    )
+    assert await older_pods_left(kube) == ["old-b"]
 
 
 @pytest.mark.parametrize("daemon_set", [NEW, observed(desired=0, ready=0, generation=2)])
@@ -354,10 +433,11 @@ async def test_no_older_pod_is_deleted_while_the_status_of_the_new_daemon_set_is
     await create_account(kube, "efs-csi-sa")
     await kube.create(older_pod("old", node="a"))
     progress = await Takeover(ObjectClient(kube), "default").step(forced=False, node_daemon_set=daemon_set)
-    assert progress.waiting
-    (left,) = [one async for one in kube.list(Pod, namespace="default")]
-    assert left.metadata
-    assert left.metadata.deletionTimestamp is None
+    assert progress.waiting == (
+        "1 nodes still have the older driver; the next older pod is deleted when Kubernetes has read"
+        " DaemonSet default/kube-efs-node of the new driver"
+    )
+    assert await older_pods_left(kube) == ["old"]
 
 
 @pytest.mark.parametrize(
