@@ -2,7 +2,8 @@
 
 Each pass starts from the objects in the cluster, not from what earlier passes did. A crash at any point
 therefore needs no recovery: the next leader repeats the pass. The reconciler remembers the digests of applied
-objects, the number of nodes, and that a takeover is complete, but only to save requests.
+objects, the number of nodes, that a takeover is complete, and since when a removal waits, but only to save
+requests.
 
 A pass of a managed driver has this order, for these reasons:
 
@@ -18,7 +19,8 @@ Every write to the resource has the version or the UID of the resource that was 
 a resource that was deleted and created again meanwhile.
 """
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -95,6 +97,10 @@ _CONFLICT_SECONDS: Final = 0.2
 _CONFLICTS_MAX: Final = 10
 _ROLLOUT_SECONDS: Final = 2.0
 _USERS_SECONDS: Final = 15.0
+# While a removal waits, each pass lists all volumes, claims and pods. The pause is a part of the time that it
+# has waited so far, so whoever ends the wait does not wait much longer, and a wait of days costs little.
+_REMOVAL_SECONDS: Final = (2.0, 60.0)  # the shortest and the longest
+_REMOVAL_PART: Final = 1 / 4
 # The CSIDriver also depends on the takeover.
 _DEPEND_ON_FACTS: Final = WORKLOADS | {"CSIDriver", "CredentialsRequest"}
 
@@ -111,6 +117,7 @@ class Reconciler:
         settings: OperatorSettings,
         platform: Platform,
         names: NameSet,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._objects = objects
         self._cache = cache
@@ -119,6 +126,7 @@ class Reconciler:
         self._settings = settings
         self._platform = platform
         self._names = names
+        self._monotonic = monotonic
         self._processes = ProcessSettings.from_settings(settings)
         self._installer = Installer(objects, cache, events.object_changed)
         self._uninstaller = Uninstaller(objects, settings.namespace, events.object_changed)
@@ -132,6 +140,8 @@ class Reconciler:
         self._facts: InstallationFacts | None = None
         self._causes: dict[Component, str] = {}
         self._blocked = ""
+        # What a removal waits for, and since when.
+        self._removal: tuple[object, float] | None = None
         self._log_level = ""
         self._conflicts = 0
 
@@ -379,7 +389,7 @@ class Reconciler:
         if progress.done:
             # If the status was just written, this ends with a conflict, and the next pass removes them.
             await self._remove_finalizers(driver)
-        return self._seconds_after(progress)
+        return self._seconds_after(driver, progress)
 
     async def _finalize(self, driver: DriverResource) -> float:
         """Uninstall, then let Kubernetes delete the resource. An unmanaged installation stays.
@@ -392,7 +402,7 @@ class Reconciler:
             progress = await self._uninstall(driver)
             if not progress.done:
                 await self._write_status(driver, uninstall_conditions(progress))
-                return self._seconds_after(progress)
+                return self._seconds_after(driver, progress)
         await self._remove_finalizers(driver)
         return self._settings.resync_seconds
 
@@ -405,10 +415,16 @@ class Reconciler:
         self._metrics.degraded.set(bool(progress.errors))
         return progress
 
-    def _seconds_after(self, progress: Progress) -> float:
+    def _seconds_after(self, driver: DriverResource, progress: Progress) -> float:
+        """The pause before the next step of a removal. A change of what is watched ends it."""
         if progress.done:
             return self._settings.resync_seconds
-        return _USERS_SECONDS if progress.blocked else _ROLLOUT_SECONDS
+        # Without the texts, which change with each of a thousand volumes that the controller removes.
+        step = (driver.uid, driver.generation, bool(progress.blocked), progress.removed)
+        if self._removal is None or self._removal[0] != step:
+            self._removal = (step, self._monotonic())
+        shortest, longest = _REMOVAL_SECONDS
+        return min(max((self._monotonic() - self._removal[1]) * _REMOVAL_PART, shortest), longest)
 
     async def _ensure_finalizer(self, driver: DriverResource) -> DriverResource:
         """Add our finalizer and namespace, and remove the finalizers of the older operator, which ended."""

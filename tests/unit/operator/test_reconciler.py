@@ -1,7 +1,11 @@
 """The facts of the cluster that a pass uses."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
 
 import httpx2
 import pytest
@@ -11,14 +15,21 @@ from prometheus_client import CollectorRegistry
 from kube_efs.kube.events import EventRecorder
 from kube_efs.model.errors import KubeConflict
 from kube_efs.model.names import NEW_INSTALLATION
+from kube_efs.model.volumes import FINALIZER as VOLUME_FINALIZER
 from kube_efs.operator.cluster_csi_driver import FINALIZER, OPERATOR_NAMESPACE, read_driver_resource
+from kube_efs.operator.cluster_facts import InstallationFacts
+from kube_efs.operator.desired_objects import ProcessSettings, desired_objects
 from kube_efs.operator.events import COMPONENT, OperatorEvents
+from kube_efs.operator.manifests import RenderOptions
 from kube_efs.operator.object_cache import ObjectCache
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.reconciler import Reconciler
+from kube_efs.operator.run import _reconcile_forever
 from kube_efs.settings.loading import load
 from kube_efs.settings.operator import OperatorSettings
+from kube_efs.telemetry.duties import Duties
+from kube_efs.telemetry.health import Heartbeat
 from kube_efs.telemetry.metrics import OperatorMetrics
 
 PROXY = {"status": {"httpsProxy": "http://proxy.example.com:3128"}}
@@ -131,15 +142,121 @@ async def test_new_leader_waits_for_an_older_controller_that_may_still_end(
     assert not knows_older_pods
 
 
+RESOURCES: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}}
+VOLUME = {
+    "metadata": {"name": "data"},
+    "spec": {**RESOURCES, "csi": {"driver": "efs.csi.aws.com", "volumeHandle": "fs-1"}},
+}
+LEAVING = {
+    "metadata": {
+        "name": "leaving",
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+        "finalizers": [VOLUME_FINALIZER],
+        "annotations": {"pv.kubernetes.io/provisioned-by": "efs.csi.aws.com"},
+    },
+    "spec": {**VOLUME["spec"], "persistentVolumeReclaimPolicy": "Delete"},
+    "status": {"phase": "Released"},
+}
+CLAIM = {"metadata": {"name": "data", "namespace": "team"}, "spec": {"volumeName": "data"}}
+POD = {
+    "metadata": {"name": "web", "namespace": "team"},
+    "spec": {
+        "nodeName": "a",
+        "containers": [],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    },
+}
+
+
+class LargeCluster:
+    """Answers the requests of a removal, and notes the times of what costs much in a large cluster."""
+
+    def __init__(self, **obstacle: Any) -> None:
+        options = RenderOptions(platform=Platform.KUBERNETES, namespace="storage", csi=True)
+        found = desired_objects(options, InstallationFacts(), ProcessSettings())
+        (controller,) = [one for one in found if one["kind"] == "Deployment"]
+        metadata = {**controller["metadata"], "uid": "1"}
+        self.controller = {**controller, "metadata": metadata, "status": {"availableReplicas": 1}}
+        self.lists: dict[str, list[Any]] = {"deployments": [self.controller], **obstacle}
+        self.passes: list[float] = []
+        self.controller_deleted_at: float | None = None
+
+    async def answer(self, request: httpx2.Request) -> httpx2.Response:
+        name, now = request.url.path.rpartition("/")[2], asyncio.get_running_loop().time()
+        if request.method == "DELETE":
+            self.controller_deleted_at = now
+            metadata = {**self.controller["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+            self.lists["deployments"] = [{**self.controller, "metadata": metadata}]
+            return httpx2.Response(200, json={"kind": "Status", "status": "Success"})
+        if request.method == "PATCH":
+            return httpx2.Response(200, json={"metadata": {"name": name}})
+        if name == "daemonsets" and "labelSelector" in request.url.params:
+            self.passes.append(now)
+        return httpx2.Response(200, json={"metadata": {}, "items": self.lists.get(name, [])})
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    "obstacle",
+    [
+        pytest.param({"persistentvolumes": [LEAVING]}, id="a volume that the controller removes"),
+        pytest.param(
+            {"persistentvolumes": [VOLUME], "persistentvolumeclaims": [CLAIM], "pods": [POD]},
+            id="a pod that uses a volume",
+        ),
+    ],
+)
+async def test_removal_that_waits_lists_a_large_cluster_less_and_less_often(
+    client_of: Callable[..., AsyncClient], obstacle: dict[str, list[Any]]
+) -> None:
+    cluster, changed, loop = LargeCluster(**obstacle), asyncio.Event(), asyncio.get_running_loop()
+    reconciler, cache = _reconciler(client_of(cluster.answer), Platform.KUBERNETES, loop.time)
+    metadata = {"name": "efs.csi.aws.com", "uid": "1", "resourceVersion": "1", "finalizers": [FINALIZER]}
+    metadata["annotations"] = {OPERATOR_NAMESPACE: "storage"}
+    cache.driver = {"metadata": metadata, "spec": {"managementState": "Removed"}}
+
+    async def run(seconds: float) -> None:
+        heartbeat = Heartbeat("operator", max_age_seconds=900.0)
+        duties = Duties(CollectorRegistry())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await _reconcile_forever(reconciler, changed, 60.0, heartbeat, duties, before_full=_nothing)
+
+    await run(60)
+    # Who ends the wait after half a minute must not wait for minutes.
+    assert all(after - before <= 15 for before, after in pairwise(cluster.passes))
+    assert len(cluster.passes) <= 20
+    earlier = len(cluster.passes)
+    await run(3600)
+    assert len(cluster.passes) - earlier <= 75, "an hour has sixty minutes"
+    assert cluster.passes[-1] - cluster.passes[-2] == pytest.approx(60)
+
+    # A change that is watched starts a pass at once, and the next step has short pauses again.
+    for name in obstacle:
+        cluster.lists[name] = []
+    changed.set()
+    began = loop.time()
+    await run(10)
+    assert cluster.controller_deleted_at == pytest.approx(began, abs=1)
+    assert len([one for one in cluster.passes if one > began]) >= 4
+
+
+async def _nothing() -> None:
+    """Nothing precedes a full pass."""
+
+
 def _refusal(code: int) -> httpx2.Response:
     reason = {404: "NotFound", 409: "Conflict", 500: "InternalError"}[code]
     return httpx2.Response(code, json={"kind": "Status", "status": "Failure", "code": code, "reason": reason})
 
 
-def _reconciler(client: AsyncClient, platform: Platform) -> tuple[Reconciler, ObjectCache]:
+def _reconciler(
+    client: AsyncClient, platform: Platform, clock: Callable[[], float] = time.monotonic
+) -> tuple[Reconciler, ObjectCache]:
     settings = load(OperatorSettings, {"POD_NAMESPACE": "storage"})
     metrics = OperatorMetrics(CollectorRegistry())
     cache = ObjectCache(client, "storage", asyncio.TaskGroup(), lambda: None)
     events = OperatorEvents(EventRecorder(client, component=COMPONENT), metrics, settings, "")
     objects = ObjectClient(client)
-    return Reconciler(objects, cache, events, metrics, settings, platform, NEW_INSTALLATION), cache
+    reconciler = Reconciler(objects, cache, events, metrics, settings, platform, NEW_INSTALLATION, clock)
+    return reconciler, cache
