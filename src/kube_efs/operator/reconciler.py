@@ -19,8 +19,8 @@ Every write to the resource has the version or the UID of the resource that was 
 a resource that was deleted and created again meanwhile.
 """
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -98,7 +98,7 @@ _CONFLICTS_MAX: Final = 10
 _ROLLOUT_SECONDS: Final = 2.0
 _USERS_SECONDS: Final = 15.0
 # While a removal waits, each pass lists all volumes, claims and pods. The pause is a part of the time that it
-# has waited so far, so whoever ends the wait does not wait much longer, and a wait of days costs little.
+# has waited so far: the end of the wait is noticed soon after it, and a wait of days costs little.
 _REMOVAL_SECONDS: Final = (2.0, 60.0)  # the shortest and the longest
 _REMOVAL_PART: Final = 1 / 4
 # The CSIDriver also depends on the takeover.
@@ -117,7 +117,6 @@ class Reconciler:
         settings: OperatorSettings,
         platform: Platform,
         names: NameSet,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._objects = objects
         self._cache = cache
@@ -126,7 +125,6 @@ class Reconciler:
         self._settings = settings
         self._platform = platform
         self._names = names
-        self._monotonic = monotonic
         self._processes = ProcessSettings.from_settings(settings)
         self._installer = Installer(objects, cache, events.object_changed)
         self._uninstaller = Uninstaller(objects, settings.namespace, events.object_changed)
@@ -421,10 +419,11 @@ class Reconciler:
             return self._settings.resync_seconds
         # Without the texts, which change with each of a thousand volumes that the controller removes.
         step = (driver.uid, driver.generation, bool(progress.blocked), progress.removed)
+        now = asyncio.get_running_loop().time()
         if self._removal is None or self._removal[0] != step:
-            self._removal = (step, self._monotonic())
+            self._removal = (step, now)
         shortest, longest = _REMOVAL_SECONDS
-        return min(max((self._monotonic() - self._removal[1]) * _REMOVAL_PART, shortest), longest)
+        return min(max((now - self._removal[1]) * _REMOVAL_PART, shortest), longest)
 
     async def _ensure_finalizer(self, driver: DriverResource) -> DriverResource:
         """Add our finalizer and namespace, and remove the finalizers of the older operator, which ended."""

@@ -1,7 +1,6 @@
 """The facts of the cluster that a pass uses."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
@@ -210,10 +209,13 @@ async def test_removal_that_waits_lists_a_large_cluster_less_and_less_often(
     client_of: Callable[..., AsyncClient], obstacle: dict[str, list[Any]]
 ) -> None:
     cluster, changed, loop = LargeCluster(**obstacle), asyncio.Event(), asyncio.get_running_loop()
-    reconciler, cache = _reconciler(client_of(cluster.answer), Platform.KUBERNETES, loop.time)
+    reconciler, cache = _reconciler(client_of(cluster.answer), Platform.KUBERNETES)
     metadata = {"name": "efs.csi.aws.com", "uid": "1", "resourceVersion": "1", "finalizers": [FINALIZER]}
-    metadata["annotations"] = {OPERATOR_NAMESPACE: "storage"}
-    cache.driver = {"metadata": metadata, "spec": {"managementState": "Removed"}}
+    annotations = {OPERATOR_NAMESPACE: "storage"}
+    cache.driver = {
+        "metadata": {**metadata, "annotations": annotations},
+        "spec": {"managementState": "Removed"},
+    }
 
     async def run(seconds: float) -> None:
         heartbeat = Heartbeat("operator", max_age_seconds=900.0)
@@ -250,13 +252,11 @@ def _refusal(code: int) -> httpx2.Response:
     return httpx2.Response(code, json={"kind": "Status", "status": "Failure", "code": code, "reason": reason})
 
 
-def _reconciler(
-    client: AsyncClient, platform: Platform, clock: Callable[[], float] = time.monotonic
-) -> tuple[Reconciler, ObjectCache]:
+def _reconciler(client: AsyncClient, platform: Platform) -> tuple[Reconciler, ObjectCache]:
     settings = load(OperatorSettings, {"POD_NAMESPACE": "storage"})
     metrics = OperatorMetrics(CollectorRegistry())
     cache = ObjectCache(client, "storage", asyncio.TaskGroup(), lambda: None)
     events = OperatorEvents(EventRecorder(client, component=COMPONENT), metrics, settings, "")
     objects = ObjectClient(client)
-    reconciler = Reconciler(objects, cache, events, metrics, settings, platform, NEW_INSTALLATION, clock)
+    reconciler = Reconciler(objects, cache, events, metrics, settings, platform, NEW_INSTALLATION)
     return reconciler, cache
