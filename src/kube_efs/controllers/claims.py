@@ -41,7 +41,14 @@ from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.model.claims import Claim
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.efs.ids import ClaimUid
-from kube_efs.model.errors import ClaimRefused, GidRangeFull, KubeEfsError, LeftAlone, WorkerDenied
+from kube_efs.model.errors import (
+    ClaimRefused,
+    GidRangeFull,
+    KubeEfsError,
+    LeftAlone,
+    StorageClassMissing,
+    WorkerDenied,
+)
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.provisioning.engine import Engine, Plan
 from kube_efs.provisioning.volume_index import VolumeIndex
@@ -54,6 +61,8 @@ log = structlog.get_logger(__name__)
 # The work for a deleted claim is completed unless it fails this often with a clear outcome.
 _ATTEMPTS_FOR_A_GONE_CLAIM: Final = 8
 _LONGEST_PAUSE_SECONDS: Final = 300.0
+# So much later than a claim, its class is seen at the latest.
+_LATE_CLASS_SECONDS: Final = 2.0
 # Later, requests of an earlier leader have no effect: the API server drops them after a minute.
 _LATE_SECONDS: Final = 90.0
 
@@ -200,6 +209,11 @@ class ClaimController(Controller[ClaimUid]):
             self._stop_waiting(claim.uid)
             self._events.left_alone(claim, error)
         except KubeEfsError as error:
+            if isinstance(error, StorageClassMissing) and claim.uid not in self._waiting_since:
+                # Two watches are not in step: a class that is older than the claim may be seen after it.
+                self._waits(claim.uid)
+                traced.drop()
+                return _LATE_CLASS_SECONDS
             if isinstance(error, GidRangeFull):
                 self._short_of_gids.add(claim.uid)
                 self._metrics.gid_range_full.labels(claim.storage_class).inc()

@@ -157,6 +157,10 @@ class NotYet(KubeEfsError):
     """Something that is needed does not exist yet and may appear by itself."""
 
 
+class StorageClassMissing(NotYet):
+    """Kubernetes has assigned a claim to a provisioner, by a class that this process does not know."""
+
+
 class GidRangeFull(NotYet):
     """Every group ID in the range of a class is in use; one becomes free when a volume is deleted."""
 

@@ -34,6 +34,7 @@ from kube_efs.model.errors import (
     KubeNotFound,
     NotYet,
     RemovalRefused,
+    StorageClassMissing,
     WorkerRefused,
 )
 from kube_efs.model.left_alone import check_claim, check_volume
@@ -245,7 +246,7 @@ class Engine:
         if claim.storage_provisioner not in self._backends:
             return
         if storage_class is None:
-            raise NotYet(
+            raise StorageClassMissing(
                 "does not exist",
                 field="spec.storageClassName",
                 value=claim.storage_class or "",

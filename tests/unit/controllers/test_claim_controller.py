@@ -474,10 +474,21 @@ async def test_claim_is_retried_when_kubernetes_assigns_it_to_us() -> None:
         assert here.volumes == ["u1"]
 
 
+async def test_claim_that_is_seen_before_its_class_is_served_without_a_warning() -> None:
+    async with scene() as here:
+        here.world.index.classes.clear()
+        await here.see(replace(claim(), storage_provisioner=EFS.provisioner))
+        here.world.index.classes[EFS.name] = EFS
+        here.claims.class_changed(EFS.name)
+        await here.rest()
+        assert here.told.lines == ["provisioning", "provisioned"]
+
+
 async def test_new_class_serves_the_claims_that_wait_for_it() -> None:
     async with scene() as here:
         here.world.index.classes.clear()
         await here.see(replace(claim(), storage_provisioner=EFS.provisioner))
+        await asyncio.sleep(3)
         assert here.told.lines == [
             "failed spec.storageClassName: 'efs' does not exist; create the StorageClass"
         ]
