@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.volumes import Location
 
@@ -28,12 +30,15 @@ class CopySource:
 
     ``owner`` is the identity that its volume gives to all clients, if it does; otherwise the volume's own
     user and group are those of the directory. ``may_be_missing``: EFS creates the directory of an access
-    point at the first mount, so before that a missing directory is an empty volume.
+    point at the first mount, so before that a missing directory is an empty volume. ``handle`` and ``role``
+    are those that the caller gave, if no claim was asked for the data.
     """
 
     location: Location
     owner: FileOwner | None = None
     may_be_missing: bool = False
+    handle: VolumeHandle | None = None
+    role: CrossAccountRole | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

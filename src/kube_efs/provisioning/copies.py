@@ -22,7 +22,7 @@ from kube_efs.model.claims import Claim
 from kube_efs.model.copies import Copied, CopyProgress, CopySource, CopyTerms
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.efs.directories import Relation
-from kube_efs.model.errors import CopyDiffers, KubeEfsError, WorkerFailed
+from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeEfsError, NotYet, WorkerFailed
 from kube_efs.model.sizes import format_size
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.data_sources import DataSources
@@ -159,7 +159,8 @@ class Copies:
         """Copy the source to the target; None when the claim is gone, or the copy was complete before.
 
         ``key`` and ``maps_owner`` are those of CopyTerms. ``follower`` is for a copy without a claim. Raises
-        VolumePending while the file system is being removed, WorkerFailed, AwsError and KubeError.
+        NotYet when the source is gone or another one, VolumePending while the file system is being removed,
+        WorkerFailed, AwsError and KubeError.
         """
         terms = CopyTerms(
             key=key,
@@ -172,19 +173,40 @@ class Copies:
             await self._pause(claim, key)
         # The removal of the source, if it comes now, waits for the end of the copy.
         async with self._reservations.making(source.location):
+            if claim is not None and await self._is_gone(claim):
+                await self._discard(claim, directories, target, key)
+                return None
+            await self._check_unchanged(source, claim)
             if claim is not None:
                 return await self._fill_for(claim, directories, target, terms)
             copied = directories.copy(target, terms)
             return await self._watched(copied, follower or Follower(), directories, target)
 
+    async def _check_unchanged(self, source: CopySource, claim: Claim | None) -> None:
+        """Raise KubeEfsError unless the source still exists: until now, its volume could be removed.
+
+        Its missing directory would count as that of an empty volume. The directory of the copy exists, and
+        goes with its volume. So no refusal is final here: csi-provisioner would forget the volume.
+        """
+        try:
+            try:
+                await self._sources.check_unchanged(source, claim)
+            except InvalidValue as error:
+                raise NotYet(
+                    error.problem, field=error.field, value=error.value, remedy=error.remedy
+                ) from error
+        except KubeEfsError as error:
+            error.has_begun = True
+            raise
+
+    async def _discard(self, claim: Claim, directories: Directories, target: Location, key: str) -> None:
+        self._pauses.pop(key, None)
+        log.info("copy-discarded", claim=claim.key, location=str(target))
+        await directories.discard_copy(target, key)
+
     async def _fill_for(
         self, claim: Claim, directories: Directories, target: Location, terms: CopyTerms
     ) -> Copied | None:
-        if await self._is_gone(claim):
-            self._pauses.pop(terms.key, None)
-            log.info("copy-discarded", claim=claim.key, location=str(target))
-            await directories.discard_copy(target, terms.key)
-            return None
         follower = self._follower(claim)
         try:
             work = self._copied(directories, target, terms)

@@ -1,6 +1,7 @@
 """What a new volume is a copy of: the data of a claim's volume, of a volume handle, or of a snapshot."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 from kube_efs.kube.claims import ClaimStore
@@ -8,7 +9,7 @@ from kube_efs.kube.references import References
 from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim, ClaimPhase, DataSource, DataSourceKind
-from kube_efs.model.copies import CopySource, FileOwner
+from kube_efs.model.copies import SNAPSHOTS, CopySource, FileOwner
 from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing
@@ -68,6 +69,27 @@ class DataSources:
             raise _not_yet("is not bound to its volume yet", claim, source)
         return await self._of_volume(volume)
 
+    async def check_unchanged(self, source: CopySource, claim: Claim | None) -> None:
+        """Raise NotYet unless the source is still the data to copy, as the API server and AWS answer now.
+
+        Also raises what the first search for it raises. A snapshot is not read again: its directory is never
+        taken for that of an empty volume, so a worker refuses a missing one.
+        """
+        if source.location.directory.parts[:1] == (SNAPSHOTS,):
+            return
+        found: CopySource | None = source
+        if source.handle is not None:
+            found = await self.of_handle(source.handle, source.role)
+        elif claim is not None:
+            found = await self.of_claim(claim)
+        if found != source:
+            raise NotYet(
+                "is no longer the data to copy",
+                field="data source",
+                value=str(source.location),
+                remedy="the next attempt copies the current data source",
+            )
+
     async def _of_volume(self, volume: Volume) -> CopySource:
         if volume.csi is not None and volume.csi.driver == DRIVER:
             role = await self._references.role(volume.deletion_secret)
@@ -88,6 +110,7 @@ class DataSources:
         Its access point may be in its mount options, which snapshots and csi-provisioner do not give. Raises
         VolumeMissing, InvalidArgument for S3 Files and if several access points are possible, and AwsError.
         """
+        given = handle
         if handle.access_point_id is None and handle.base is None:
             sources = [(one, one.csi) for one in self._index.volumes.values() if one.csi is not None]
             entrances = {one.handle for one, csi in sources if csi.volume_handle == handle and one.handle}
@@ -99,7 +122,7 @@ class DataSources:
                     remedy="create the volume again with the access point in its handle",
                 )
             handle = entrances.pop() if entrances else handle
-        return await self._of_entrance(handle, role)
+        return replace(await self._of_entrance(handle, role), handle=given, role=role)
 
     async def _of_entrance(self, handle: VolumeHandle, role: CrossAccountRole | None) -> CopySource:
         if handle.kind is not FileSystemKind.EFS:

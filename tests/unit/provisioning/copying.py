@@ -1,6 +1,7 @@
 """Copies in unit tests: sources that a test gives, and directories that record what was copied."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from kube_efs.model.claims import Claim
 from kube_efs.model.copies import Copied, CopyProgress, CopySource, CopyTerms
@@ -21,14 +22,17 @@ class GivenSources(DataSources):
     def __init__(self) -> None:
         self.by_claim: dict[ClaimUid, CopySource] = {}
         self.by_handle: dict[str, CopySource] = {}
+        self.fault: KubeEfsError | None = None
 
     async def of_claim(self, claim: Claim) -> CopySource | None:
+        if self.fault:
+            raise self.fault
         return self.by_claim.get(claim.uid)
 
     async def of_handle(self, handle: VolumeHandle, role: CrossAccountRole | None) -> CopySource:
         if str(handle) not in self.by_handle:
             raise VolumeMissing("does not exist", field="data source", value=str(handle))
-        return self.by_handle[str(handle)]
+        return replace(self.by_handle[str(handle)], handle=handle, role=role)
 
 
 class CopiedFolders:

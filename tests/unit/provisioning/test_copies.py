@@ -12,9 +12,10 @@ from tests.unit.provisioning.copying import CopiedFolders, GivenSources
 from kube_efs.model.claims import Claim
 from kube_efs.model.copies import Copied, CopyProgress, CopySource, CopyTerms, FileOwner
 from kube_efs.model.csi.errors import InvalidArgument
+from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
-from kube_efs.model.errors import CopyDiffers, KubeUnavailable, WorkerFailed
+from kube_efs.model.errors import CopyDiffers, KubeUnavailable, NotYet, WorkerFailed
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.copies import Copies, Follower, check_copy, volume_key
 from kube_efs.provisioning.guards import DirectoryReservations
@@ -55,7 +56,9 @@ class Scene:
         self.folders = SlowFolders()
         self.told: list[str] = []
         self.sources = GivenSources()
+        self.sources.by_claim[CLAIM.uid] = SOURCE
         self.is_gone: Callable[[], bool] = lambda: False
+        self.asked = 0
         self.reservations = DirectoryReservations()
         self.copies = Copies(
             sources=self.sources,
@@ -67,6 +70,7 @@ class Scene:
         )
 
     async def _is_gone(self, claim: Claim) -> bool:
+        self.asked += 1
         return self.is_gone()
 
     async def fill(self, claim: Claim | None = CLAIM, source: CopySource = SOURCE) -> Copied | None:
@@ -173,6 +177,57 @@ async def test_attempts_after_failures_wait_longer_each_time() -> None:
     scene.folders.fault = None
     await scene.fill()
     assert scene.copies._pauses == {}
+
+
+@pytest.mark.parametrize("later", [None, replace(SOURCE, location=at("/later"))], ids=["gone", "another"])
+async def test_source_that_is_removed_before_the_copy_begins_is_not_an_empty_volume(
+    later: CopySource | None,
+) -> None:
+    """Its directory may be missing before the first mount, so the worker could not tell the difference."""
+    scene = Scene()
+    scene.folders.ended.set()
+    found = replace(SOURCE, may_be_missing=True)
+    scene.sources.by_claim[CLAIM.uid] = found
+    async with scene.reservations.removing(SOURCE.location):
+        filling = asyncio.ensure_future(scene.fill(source=found))
+        await asyncio.sleep(0)
+        if later is None:
+            scene.sources.fault = NotYet("does not exist", field="spec.dataSource")
+        else:
+            scene.sources.by_claim[CLAIM.uid] = later
+    with pytest.raises(NotYet) as caught:
+        await filling
+    text = "does not exist" if later is None else "'fs-1:/old' is no longer the data to copy"
+    assert text in str(caught.value)
+    assert caught.value.has_begun
+    assert scene.folders.copies == []
+
+
+async def test_source_that_is_removed_in_the_pause_after_a_failure_is_not_copied_further() -> None:
+    scene = Scene()
+    scene.folders.ended.set()
+    scene.folders.fault = WorkerFailed("cannot be copied", field="file")
+    with pytest.raises(WorkerFailed):
+        await scene.fill()
+    scene.folders.fault = None
+    filling, asked = asyncio.ensure_future(scene.fill()), scene.asked
+    await until(lambda: scene.asked > asked)
+    scene.sources.fault = NotYet("does not exist", field="spec.dataSource")
+    with pytest.raises(NotYet):
+        await filling
+    assert len(scene.folders.copies) == 1
+
+
+async def test_volume_of_a_handle_that_is_removed_before_the_copy_begins_is_not_an_empty_snapshot() -> None:
+    scene, handle = Scene(), parse_volume_handle("fs-01234567::fsap-01234567")
+    scene.folders.ended.set()
+    scene.sources.by_handle[str(handle)] = SOURCE
+    found = await scene.sources.of_handle(handle, None)
+    del scene.sources.by_handle[str(handle)]
+    # Not final: csi-provisioner would forget what was created for the copy.
+    with pytest.raises(NotYet, match="fs-01234567::fsap-01234567' does not exist"):
+        await scene.fill(claim=None, source=found)
+    assert scene.folders.copies == []
 
 
 async def test_source_cannot_be_removed_during_the_copy() -> None:

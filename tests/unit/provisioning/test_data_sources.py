@@ -13,7 +13,7 @@ from kube_efs.kube.references import References
 from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim, ClaimPhase, DataSource
-from kube_efs.model.copies import CopySource, FileOwner
+from kube_efs.model.copies import SNAPSHOTS, CopySource, FileOwner
 from kube_efs.model.csi.access_points import AccessPoint, PosixUser
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing
@@ -204,6 +204,31 @@ async def test_volume_that_cannot_be_copied_is_refused(
     with pytest.raises(error) as caught:
         await sources(kube, volume).of_claim(WANTED)
     assert text in str(caught.value)
+
+
+async def test_source_is_unchanged_while_its_claim_and_its_access_point_exist(kube: AsyncClient) -> None:
+    volume = replace(CSI, csi=CsiSource(handle=f"{FS}::fsap-0123456789abcdef0"))
+    by_handle = await sources(kube, volume).of_handle(volume.handle or VolumeHandle(file_system_id=FS), None)
+    by_claim = await sources(kube, volume).of_claim(WANTED)
+    assert by_claim is not None
+    for found in (by_handle, by_claim):
+        await sources(kube, volume).check_unchanged(found, WANTED)
+    # The claim is not asked for what a caller has named itself.
+    await sources(kube, volume, replace(SOURCE, name="gone")).check_unchanged(by_handle, WANTED)
+    await sources(kube, volume, replace(SOURCE, name="gone")).check_unchanged(by_claim, None)
+    with pytest.raises(NotYet, match="'team/source' does not exist"):
+        await sources(kube, volume, replace(SOURCE, name="gone")).check_unchanged(by_claim, WANTED)
+    with pytest.raises(VolumeMissing, match="no longer has an access point"):
+        await sources(kube, volume, point=None).check_unchanged(by_handle, WANTED)
+    moved = replace(POINT, directory=parse_directory("/elsewhere"))
+    for found in (by_handle, by_claim):
+        with pytest.raises(NotYet, match=f"'{FS}:/data' is no longer the data to copy"):
+            await sources(kube, volume, point=moved).check_unchanged(found, WANTED)
+
+
+async def test_snapshot_that_is_copied_is_not_read_again(kube: AsyncClient) -> None:
+    found = CopySource(location=Location(file_system_id=FS, directory=parse_directory(f"/{SNAPSHOTS}/s1")))
+    await sources(kube).check_unchanged(found, WANTED)
 
 
 async def test_missing_access_point_is_reported(kube: AsyncClient) -> None:

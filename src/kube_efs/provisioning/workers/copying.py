@@ -256,6 +256,9 @@ def _copy(
         _opened_tree(attempt, folder) as tree,
         opened_or_made(folder, _LINKS) as links,
     ):
+        if source is None and os.listdir(tree):  # noqa: PTH208 - of a descriptor
+            # An earlier attempt has copied a part of it, so it is not the directory of an unused volume.
+            raise _refused_source(terms, "does not exist any more, and only a part of it was copied")
         found = os.fstat(tree if source is None else source)
         owners = _owners(found, made, terms, target)
         with ThreadPoolExecutor(_THREADS) as threads:
@@ -359,14 +362,15 @@ def _opened_source(root: int, terms: CopyTerms) -> Iterator[int | None]:
         except OSError as error:
             is_missing = error.errno == errno.ENOENT
             if not (is_missing and terms.may_be_missing):
-                raise WorkerRefused(
-                    "does not exist" if is_missing else f"cannot be read ({error.strerror})",
-                    field="source",
-                    value=str(terms.source),
-                    remedy="check the volume or the snapshot",
-                ) from error
+                problem = "does not exist" if is_missing else f"cannot be read ({error.strerror})"
+                raise _refused_source(terms, problem) from error
             source = None
         yield source
+
+
+def _refused_source(terms: CopyTerms, problem: str) -> WorkerRefused:
+    remedy = "check the volume or the snapshot"
+    return WorkerRefused(problem, field="source", value=str(terms.source), remedy=remedy)
 
 
 @contextmanager

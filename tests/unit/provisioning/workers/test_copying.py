@@ -606,6 +606,16 @@ def test_a_missing_source_is_refused_unless_it_may_be_empty(efs: Path) -> None:
     assert list((efs / "claims/new").iterdir()) == []
 
 
+def test_a_source_that_is_missing_after_a_part_was_copied_is_refused(efs: Path) -> None:
+    (efs / "claims/old/order").write_text("paid")
+    with killed_after(_ALMOST_ALL), pytest.raises(_Killed):
+        copied(efs)
+    shutil.rmtree(efs / "claims/old")
+    with pytest.raises(WorkerRefused, match="does not exist any more, and only a part of it was copied"):
+        copied(efs, CopyTerms(key=TERMS.key, source=SOURCE, may_be_missing=True))
+    assert not (efs / "claims/new").exists()
+
+
 def test_a_source_behind_a_link_is_refused(efs: Path) -> None:
     (efs / "link").symlink_to("claims")
     with pytest.raises(WorkerRefused, match=r"/link/old.*cannot be read"):
