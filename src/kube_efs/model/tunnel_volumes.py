@@ -29,6 +29,8 @@ ROOT_CLASS = "efs-stunnel-system"
 ROOT_KEY_LABEL = "root_key"
 FILE_SYSTEM_LABEL = "file_system_id"
 BASE = Directory()
+# A name ends with 5 characters of a hash; four claims of one directory will not have the same ones.
+NAMES_TRIED = 4
 
 _VOLUME_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]*")
 _OCTAL = re.compile(r"[0-7]{3,4}")

@@ -11,8 +11,9 @@ the claim is gone, and no other claim has its uid.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -22,7 +23,7 @@ from kube_efs.model.claims import Claim
 from kube_efs.model.copies import Copied, CopyProgress, CopySource, CopyTerms
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.efs.directories import Relation
-from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeEfsError, NotYet, WorkerFailed
+from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeEfsError, NotYet, WorkerFailed, WorkerRefused
 from kube_efs.model.sizes import format_size
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.data_sources import DataSources
@@ -37,10 +38,15 @@ _LONGEST_PAUSE_SECONDS = 300.0
 # After a failed attempt; without it, there are no pauses.
 FIRST_PAUSE_SECONDS = 15.0
 
+# The most users of a directory that a message names.
+_NAMED_MAX = 3
+
 T = TypeVar("T")
 
 # Receives a claim and a text for its user.
 Notice: TypeAlias = Callable[[Claim, str], None]
+# The other volumes and access points of the directory of a copy, as far as this process knows now.
+Users: TypeAlias = Callable[[], Collection[str]]
 # Whether the claim exists no more, as the API server answers now.
 IsGone: TypeAlias = Callable[[Claim], Awaitable[bool]]
 
@@ -103,6 +109,15 @@ class Follower:
             log.warning("copy-progress-unknown", location=str(target), reason=str(error))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipient:
+    """For whom a copy is made, and who else uses its directory; ``follower`` is for a copy without a claim."""
+
+    claim: Claim | None = None
+    follower: Follower = field(default_factory=Follower)
+    users: Users = tuple
+
+
 class Copies:
     """Copies directories for new volumes; ``notice`` reports the progress to the user of a claim."""
 
@@ -126,6 +141,8 @@ class Copies:
         self._accepts_earlier_source = accepts_earlier_source
         # By the key of the copy: the pause before its next attempt.
         self._pauses: dict[str, float] = {}
+        # The key of the copy that replaces each directory.
+        self._replaced: dict[Location, str] = {}
 
     async def source_for(self, claim: Claim, target: Location | None = None) -> CopySource | None:
         """What the claim's volume is a copy of; None without a copy.
@@ -150,18 +167,18 @@ class Copies:
         directories: Directories,
         source: CopySource,
         target: Location,
+        recipient: Recipient,
         *,
         key: str,
         maps_owner: bool,
-        claim: Claim | None = None,
-        follower: Follower | None = None,
     ) -> Copied | None:
         """Copy the source to the target; None when the claim is gone, or the copy was complete before.
 
-        ``key`` and ``maps_owner`` are those of CopyTerms. ``follower`` is for a copy without a claim. Raises
-        NotYet when the source is gone or another one, VolumePending while the file system is being removed,
-        WorkerFailed, AwsError and KubeError.
+        ``key`` and ``maps_owner`` are those of CopyTerms. Raises NotYet when the source is gone or another
+        one, WorkerRefused if the target has other users, VolumePending while the file system is being
+        removed, WorkerFailed, AwsError and KubeError.
         """
+        claim, users = recipient.claim, recipient.users
         terms = CopyTerms(
             key=key,
             source=source.location.directory,
@@ -178,9 +195,48 @@ class Copies:
                 return None
             await self._check_unchanged(source, claim)
             if claim is not None:
-                return await self._fill_for(claim, directories, target, terms)
-            copied = directories.copy(target, terms)
-            return await self._watched(copied, follower or Follower(), directories, target)
+                return await self._fill_for(claim, directories, target, terms, users)
+            with self.replacing(target, key, users):
+                copied = directories.copy(target, terms)
+                return await self._watched(copied, recipient.follower, directories, target)
+
+    def check_not_replaced(self, place: Location) -> None:
+        """Raise NotYet while a copy replaces the directory, which a new volume of another claim shares.
+
+        Its pods would lose what they have mounted. No await may come between this and the note of the volume
+        as a user of the directory: either the copy or the volume notices the other one.
+        """
+        if place in self._replaced:
+            raise NotYet(
+                "is being filled with a copy for another claim",
+                field="directory",
+                value=str(place),
+                remedy="it is waited for; use a class that gives each claim a directory of its own",
+            )
+
+    @contextmanager
+    def replacing(self, target: Location, key: str, users: Users) -> Iterator[None]:
+        """Replace the target; raises WorkerRefused if anything else uses it, even if it is empty."""
+        # No await may separate the checks from the note.
+        if self._replaced.get(target) != key:
+            self.check_not_replaced(target)
+        if others := sorted(users()):
+            raise WorkerRefused(
+                f"exists and is used by {', '.join(others[:_NAMED_MAX])}",
+                field="directory",
+                value=str(target),
+                remedy="delete that, or use a class that gives each claim a directory of its own",
+            )
+        self._replaced[target] = key
+        try:
+            yield
+        except asyncio.CancelledError:
+            # The copy continues without its caller, who repeats the call. Until then, the note stays.
+            raise
+        except BaseException:
+            self._replaced.pop(target, None)
+            raise
+        self._replaced.pop(target, None)
 
     async def _check_unchanged(self, source: CopySource, claim: Claim | None) -> None:
         """Raise KubeEfsError unless the source still exists: until now, its volume could be removed.
@@ -201,16 +257,19 @@ class Copies:
 
     async def _discard(self, claim: Claim, directories: Directories, target: Location, key: str) -> None:
         self._pauses.pop(key, None)
+        if self._replaced.get(target) == key:
+            del self._replaced[target]
         log.info("copy-discarded", claim=claim.key, location=str(target))
         await directories.discard_copy(target, key)
 
     async def _fill_for(
-        self, claim: Claim, directories: Directories, target: Location, terms: CopyTerms
+        self, claim: Claim, directories: Directories, target: Location, terms: CopyTerms, users: Users
     ) -> Copied | None:
         follower = self._follower(claim)
         try:
-            work = self._copied(directories, target, terms)
-            copied = await self._watched(work, follower, directories, target)
+            with self.replacing(target, terms.key, users):
+                work = self._copied(directories, target, terms)
+                copied = await self._watched(work, follower, directories, target)
         except WorkerFailed:
             longer = 2 * self._pauses.get(terms.key, self._first_pause_seconds / 2)
             self._pauses[terms.key] = min(longer, _LONGEST_PAUSE_SECONDS)

@@ -38,7 +38,7 @@ from kube_efs.model.errors import (
     WorkerRefused,
 )
 from kube_efs.model.left_alone import check_claim, check_volume
-from kube_efs.model.tunnel_volumes import ROOT_CLASS
+from kube_efs.model.tunnel_volumes import NAMES_TRIED, ROOT_CLASS
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
 from kube_efs.provisioning.guards import DataKept, Guards, Permit, Removal, RemovalOrder
 from kube_efs.provisioning.volume_index import VolumeIndex
@@ -46,8 +46,6 @@ from kube_efs.telemetry.traces import span
 
 log = structlog.get_logger(__name__)
 
-# A name ends with 5 characters of a hash; four claims of one directory will not have the same ones.
-_NAMES_TRIED = 4
 # Errors after which nothing was created.
 NOTHING_BEGUN = (AwsDenied, AwsLimitReached, AwsNotFound, InvalidValue, NotYet)
 # How often a volume may change during the decision on its removal.
@@ -338,7 +336,7 @@ class Engine:
         return False
 
     async def _create(self, plan: Plan, made: Made) -> Volume:
-        for attempt in range(_NAMES_TRIED):
+        for attempt in range(NAMES_TRIED):
             # No await may separate these lines: from here on, no other volume can get the same storage.
             wanted = replace(made.volume(attempt), finalizers=(FINALIZER,) if self._finalizes else ())
             self._index.expect_volume(wanted)

@@ -29,7 +29,7 @@ from kube_efs.model.errors import (
 )
 from kube_efs.model.snapshots import SnapshotContent
 from kube_efs.model.volumes import DRIVER, Location
-from kube_efs.provisioning.copies import Copies, Follower, check_copy
+from kube_efs.provisioning.copies import Copies, Follower, Recipient, check_copy
 from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.guards import Guards, Permit, RemovableDirectory, Removal, RemovalOrder
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
@@ -94,9 +94,9 @@ class Snapshots:
                 self._directories,
                 source,
                 target,
+                Recipient(follower=follower or Follower()),
                 key=key,
                 maps_owner=False,
-                follower=follower,
             )
         except WorkerRefused as error:
             raise SourceRefused(

@@ -15,9 +15,9 @@ from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
-from kube_efs.model.errors import CopyDiffers, KubeUnavailable, NotYet, WorkerFailed
+from kube_efs.model.errors import CopyDiffers, KubeUnavailable, NotYet, WorkerFailed, WorkerRefused
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.copies import Copies, Follower, check_copy, volume_key
+from kube_efs.provisioning.copies import Copies, Follower, Recipient, check_copy, volume_key
 from kube_efs.provisioning.guards import DirectoryReservations
 
 CLAIM = Claim(namespace="team", name="copy", uid=ClaimUid("1"))
@@ -59,6 +59,7 @@ class Scene:
         self.sources.by_claim[CLAIM.uid] = SOURCE
         self.is_gone: Callable[[], bool] = lambda: False
         self.asked = 0
+        self.users: set[str] = set()
         self.reservations = DirectoryReservations()
         self.copies = Copies(
             sources=self.sources,
@@ -73,14 +74,16 @@ class Scene:
         self.asked += 1
         return self.is_gone()
 
-    async def fill(self, claim: Claim | None = CLAIM, source: CopySource = SOURCE) -> Copied | None:
+    async def fill(
+        self, claim: Claim | None = CLAIM, source: CopySource = SOURCE, key: str = volume_key(CLAIM)
+    ) -> Copied | None:
         return await self.copies.fill(
             self.folders,  # type: ignore[arg-type]
             source,
             at("/new"),
-            key=volume_key(CLAIM),
+            Recipient(claim=claim, users=lambda: self.users),
+            key=key,
             maps_owner=True,
-            claim=claim,
         )
 
 
@@ -112,9 +115,9 @@ async def test_snapshot_gets_its_progress_without_a_claim() -> None:
             scene.folders,  # type: ignore[arg-type]
             source,
             at("/new"),
+            Recipient(follower=Follower(report=scene.told.append)),
             key="snapshot.a",
             maps_owner=False,
-            follower=Follower(report=scene.told.append),
         )
     )
     await until(lambda: scene.told)
@@ -246,6 +249,49 @@ async def test_source_cannot_be_removed_during_the_copy() -> None:
     await filling
     await removing
     assert removed.is_set()
+
+
+async def test_directory_that_others_use_is_not_replaced() -> None:
+    """The rename of the copy accepts an empty directory, also one that pods have mounted."""
+    scene = Scene()
+    scene.folders.ended.set()
+    scene.users = {"volume other"}
+    with pytest.raises(WorkerRefused) as caught:
+        await scene.fill()
+    assert "'fs-1:/new' exists and is used by volume other" in str(caught.value)
+    assert "a directory of its own" in caught.value.remedy
+    assert scene.folders.copies == []
+    scene.copies.check_not_replaced(at("/new"))
+
+
+@pytest.mark.parametrize("ends", ["completed", "failed"])
+async def test_other_volumes_wait_for_the_copy_into_their_directory(ends: str) -> None:
+    scene = Scene()
+    filling = asyncio.ensure_future(scene.fill())
+    await until(lambda: scene.folders.copies)
+    with pytest.raises(NotYet, match="'fs-1:/new' is being filled with a copy for another claim"):
+        scene.copies.check_not_replaced(at("/new"))
+    with pytest.raises(NotYet, match="is being filled"):
+        await scene.fill(key="pvc-2")
+    scene.copies.check_not_replaced(at("/elsewhere"))
+    scene.folders.fault = WorkerFailed("cannot be copied", field="file") if ends == "failed" else None
+    scene.folders.ended.set()
+    await asyncio.wait([filling])
+    assert (filling.exception() is None) == (ends == "completed")
+    scene.copies.check_not_replaced(at("/new"))
+
+
+async def test_other_volumes_wait_for_a_copy_that_continues_without_its_caller() -> None:
+    scene = Scene()
+    filling = asyncio.ensure_future(scene.fill())
+    await until(lambda: scene.folders.copies)
+    filling.cancel()
+    await asyncio.wait([filling])
+    with pytest.raises(NotYet, match="is being filled"):
+        scene.copies.check_not_replaced(at("/new"))
+    scene.is_gone = lambda: True
+    assert await scene.fill() is None
+    scene.copies.check_not_replaced(at("/new"))
 
 
 async def test_cancelled_caller_cancels_the_call() -> None:

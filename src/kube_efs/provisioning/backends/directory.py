@@ -33,7 +33,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.gids import GidRange
 from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.copies import Copies, volume_key
+from kube_efs.provisioning.copies import Copies, Recipient, volume_key
 from kube_efs.provisioning.guards import RemovableDirectory, Removal, RemovalOrder, tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
@@ -100,9 +100,9 @@ class DirectoryPlan:
                 self.directories,
                 source,
                 self.location,
+                Recipient(claim=self.claim),
                 key=volume_key(self.claim),
                 maps_owner=gids is not None,
-                claim=self.claim,
             )
         return self
 

@@ -1,6 +1,6 @@
 """Tunnel volumes: NFS to a loopback port of the node, where stunnel listens (openshift-efs-stunnel)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self, TypeAlias
@@ -12,14 +12,16 @@ from kube_efs.model.errors import NotYet, RemovalRefused
 from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.tunnel_volumes import (
     BASE,
+    NAMES_TRIED,
     ClusterView,
     TunnelRequest,
     parse_request,
     removable_location,
     volume_for,
+    volume_name,
 )
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.copies import Copies, volume_key
+from kube_efs.provisioning.copies import Copies, Recipient, volume_key
 from kube_efs.provisioning.guards import RemovableDirectory, Removal, RemovalOrder, tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
@@ -83,11 +85,18 @@ class TunnelPlan:
                 self.directories,
                 source,
                 self.request.location,
+                Recipient(claim=self.claim, users=self._other_users),
                 key=volume_key(self.claim),
                 maps_owner=False,
-                claim=self.claim,
             )
+        self.copies.check_not_replaced(self.request.location)
         return self
+
+    def _other_users(self) -> Collection[str]:
+        """The volumes of other claims in the directory, or in one below it."""
+        own = {volume_name(self.request, attempt) for attempt in range(NAMES_TRIED)}
+        related = self.index.users_of(self.request.location)
+        return {f"volume {one}" for one in (related[Relation.SAME] | related[Relation.BELOW]) - own}
 
     @property
     def _belongs_to_others(self) -> bool:

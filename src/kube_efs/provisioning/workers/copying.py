@@ -59,6 +59,7 @@ _PRIVATE: Final = 0o700
 _PARENT_MODE: Final = 0o755
 # Files of one directory are copied at the same time, because each needs several answers of the server.
 _THREADS: Final = 16
+_NOT_EMPTY: Final = "exists and is not empty"
 _IN_USE: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 # A copy that nobody has continued for so long is abandoned, and the record of a finished one has no use.
 _ABANDONED_SECONDS: Final = 7 * 24 * 3600.0
@@ -251,6 +252,9 @@ def _copy(
     made = stat_or_none(name, parent)
     if made is not None and not stat.S_ISDIR(made.st_mode):
         raise _taken(target, "is a link or file")
+    # The rename at the end decides. This only avoids to read the whole source before.
+    if made is not None and _has_contents(parent, name):
+        raise _taken(target, _NOT_EMPTY)
     with (
         _opened_source(attempt.root, terms) as source,
         _opened_tree(attempt, folder) as tree,
@@ -288,11 +292,16 @@ def _copy(
                 raise attempt.lost() from error
             except OSError as error:
                 if error.errno in _IN_USE:
-                    raise _taken(target, "exists and is not empty") from error
+                    raise _taken(target, _NOT_EMPTY) from error
                 raise
     finished = os.stat(record, dir_fd=folder, follow_symlinks=False).st_mtime
     report(work.progress)
     return Copied(progress=work.progress, finished=finished)
+
+
+def _has_contents(parent: int, name: str) -> bool:
+    with opened(parent, (name,)) as directory, os.scandir(directory) as entries:
+        return next(entries, None) is not None
 
 
 def _taken(target: Directory, problem: str) -> WorkerRefused:

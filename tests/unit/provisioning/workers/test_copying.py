@@ -233,16 +233,15 @@ def test_an_interrupted_copy_does_not_look_into_complete_directories(
 
     monkeypatch.setattr(os, "scandir", scandir)
     copied(efs)
-    assert {name.split("-")[0] for name in listed} == {"old", "tree", "links"}
+    assert {name.split("-")[0] for name in listed} == {"new", "old", "tree", "links"}
 
 
 def ended_before_its_rename(efs: Path) -> None:
     """An attempt that has copied all files."""
     blocker = efs / "claims/new/blocker"
     blocker.parent.mkdir()
-    blocker.touch()
     with pytest.raises(WorkerRefused):
-        copied(efs)
+        copied(efs, report=lambda _: blocker.touch())
     blocker.unlink()
 
 
@@ -573,6 +572,15 @@ def test_a_directory_with_contents_is_refused_and_stays(efs: Path) -> None:
         with pytest.raises(WorkerRefused, match=r"/claims/new.*exists and is not empty"):
             copied(efs)
     assert (efs / "claims/new/file").read_text() == "of somebody else"
+
+
+def test_a_directory_with_contents_is_refused_before_anything_is_copied(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (efs / "claims/new/of somebody else").mkdir(parents=True)
+    monkeypatch.setattr(copying, "TreeCopier", None)
+    with pytest.raises(WorkerRefused, match=r"/claims/new.*exists and is not empty"):
+        copied(efs)
 
 
 @pytest.mark.parametrize("thing", ["file", "link"])

@@ -35,7 +35,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.accounts import Account
-from kube_efs.provisioning.copies import Copies
+from kube_efs.provisioning.copies import Copies, Recipient
 from kube_efs.provisioning.guards import DirectoryReservations, Removal, RemovalOrder
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
@@ -120,15 +120,19 @@ class CsiDirectories:
         self,
         source: CopySource,
         place: Location,
+        recipient: Recipient,
         *,
         key: str,
         maps_owner: bool,
-        claim: Claim | None = None,
     ) -> Copied | None:
         """Copy the source into the directory; see ``Copies.fill``."""
         return await self._copies.fill(
-            self._directories, source, place, key=key, maps_owner=maps_owner, claim=claim
+            self._directories, source, place, recipient, key=key, maps_owner=maps_owner
         )
+
+    def check_not_replaced(self, place: Location) -> None:
+        """Raise NotYet while a copy for another claim replaces the directory; see ``Copies``."""
+        self._copies.check_not_replaced(place)
 
     async def remove(self, removal: Removal, order: RemovalOrder) -> None:
         """Remove the directory after confirmation of the order; raises KubeEfsError."""

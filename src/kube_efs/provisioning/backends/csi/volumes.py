@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -41,6 +42,7 @@ from kube_efs.model.csi.parameters import (
 from kube_efs.model.csi.root_directories import plain_name
 from kube_efs.model.csi.volume_attributes import VolumeAttributes, is_of_another_account
 from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.efs.directories import Relation
 from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.kinds import FileSystemKind
@@ -50,7 +52,7 @@ from kube_efs.provisioning.backends.csi.access_points import AccessPoints, Notic
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.file_systems import CALL_SECONDS, FileSystems
-from kube_efs.provisioning.copies import check_copy
+from kube_efs.provisioning.copies import Recipient, check_copy
 from kube_efs.provisioning.guards import (
     DataKept,
     Guards,
@@ -62,6 +64,8 @@ from kube_efs.provisioning.guards import (
 from kube_efs.provisioning.volume_index import VolumeIndex
 
 log = structlog.get_logger(__name__)
+
+_SAME_OR_BELOW: Final = frozenset({Relation.SAME, Relation.BELOW})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,17 +154,24 @@ class CsiVolumes:
             if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
                 place = Location(file_system_id=candidates[0], directory=directory)
                 handle, directory_id = await self._required_directories().make(request, place, account)
+                recipient = Recipient(claim=claim, users=partial(self._users, request, place, account))
                 with _completing():
-                    await self._fill(request, place, claim, has_owner=True)
+                    await self._fill(request, place, recipient)
             else:
                 made = await self._make_access_point(request, candidates, account, role, notice)
-                handle, directory_id = _handle(made, kind), None
+                place, handle, directory_id = _root(made, kind), _handle(made, kind), None
                 with _completing():
-                    await self._complete(request, made, claim)
+                    await self._complete(request, made, claim, account)
+        if self._directories is not None:
+            with _completing():
+                # No await may come after this: see ``Copies``.
+                self._directories.check_not_replaced(place)
         on = reach[handle.file_system_id] if handle.file_system_id in reach else next(iter(reach.values()))
         return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone, directory_id=directory_id)
 
-    async def _complete(self, request: VolumeRequest, made: AccessPoint, claim: Claim | None) -> None:
+    async def _complete(
+        self, request: VolumeRequest, made: AccessPoint, claim: Claim | None, account: Account
+    ) -> None:
         """Make the access point usable: its file system stays, and its directory has its contents."""
         parameters = request.parameters
         if parameters.template is not None:
@@ -168,7 +179,8 @@ class CsiVolumes:
         place = _root(made, parameters.provisioning.kind)
         if request.source is not None and made.user is not None:
             await self._required_directories().make_root(place, parameters.mode, made.user)
-        await self._fill(request, place, claim, has_owner=made.user is not None)
+        recipient = Recipient(claim=claim, users=partial(self._users, request, place, account, made))
+        await self._fill(request, place, recipient, has_owner=made.user is not None)
 
     async def promise(
         self,
@@ -184,14 +196,35 @@ class CsiVolumes:
         return created
 
     async def _fill(
-        self, request: VolumeRequest, place: Location, claim: Claim | None, *, has_owner: bool
+        self, request: VolumeRequest, place: Location, recipient: Recipient, *, has_owner: bool = True
     ) -> None:
         """Copy the source of the request, if it has one, before anything can mount the volume."""
         if request.source is not None:
             key = plain_name(request.name)
             await self._required_directories().fill(
-                request.source, place, key=key, maps_owner=has_owner, claim=claim
+                request.source, place, recipient, key=key, maps_owner=has_owner
             )
+
+    def _users(
+        self, request: VolumeRequest, place: Location, account: Account, made: AccessPoint | None = None
+    ) -> Collection[str]:
+        """The other volumes and access points of the directory, or of one below it.
+
+        A class with ``ensureUniqueDirectory: "false"`` gives several volumes one directory.
+        """
+        related = self._index.users_of(place)
+        volumes = related[Relation.SAME] | related[Relation.BELOW]
+        volumes |= self._guards.awaited.using(None, place).keys()
+        known = account.access_points[place.kind].known.on(place.file_system_id).values()
+        points = {
+            one.access_point_id
+            for one in known
+            if not one.leaving and one.directory.relation_to(place.directory) in _SAME_OR_BELOW
+        }
+        if made is not None:
+            points.discard(made.access_point_id)
+        named = {f"volume {one}" for one in volumes - {request.name}}
+        return named | {f"access point {one}" for one in points}
 
     async def places(
         self, request: VolumeRequest, role: CrossAccountRole | None = None
