@@ -27,7 +27,7 @@ from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeEfsError, NotYe
 from kube_efs.model.sizes import format_size
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.data_sources import DataSources
-from kube_efs.provisioning.guards import DirectoryReservations
+from kube_efs.provisioning.guards import DirectoryReservations, tenant_of_namespace
 from kube_efs.provisioning.workers.contract import Directories
 
 log = structlog.get_logger(__name__)
@@ -111,11 +111,15 @@ class Follower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipient:
-    """For whom a copy is made, and who else uses its directory; ``follower`` is for a copy without a claim."""
+    """For whom a copy is made, and who else uses its directory.
+
+    Without a claim, ``follower`` follows the copy, and ``tenant`` is that of the source.
+    """
 
     claim: Claim | None = None
     follower: Follower = field(default_factory=Follower)
     users: Users = tuple
+    tenant: str = ""
 
 
 class Copies:
@@ -197,7 +201,7 @@ class Copies:
             if claim is not None:
                 return await self._fill_for(claim, directories, target, terms, users)
             with self.replacing(target, key, users):
-                copied = directories.copy(target, terms)
+                copied = directories.copy(target, terms, tenant=recipient.tenant)
                 return await self._watched(copied, recipient.follower, directories, target)
 
     def check_not_replaced(self, place: Location) -> None:
@@ -268,7 +272,7 @@ class Copies:
         follower = self._follower(claim)
         try:
             with self.replacing(target, terms.key, users):
-                work = self._copied(directories, target, terms)
+                work = self._copied(directories, target, terms, tenant_of_namespace(claim.namespace))
                 copied = await self._watched(work, follower, directories, target)
         except WorkerFailed:
             longer = 2 * self._pauses.get(terms.key, self._first_pause_seconds / 2)
@@ -330,14 +334,16 @@ class Copies:
         finally:
             working.cancel()
 
-    async def _copied(self, directories: Directories, target: Location, terms: CopyTerms) -> Copied | None:
+    async def _copied(
+        self, directories: Directories, target: Location, terms: CopyTerms, tenant: str
+    ) -> Copied | None:
         """The copy; None if it is complete, and of an earlier source: a claim of its name was deleted since.
 
         The claim has its copy then, because its volume object alone was missing. Raises CopyDiffers for a
         caller who names the source in each request: CSI requires an error when it is another one.
         """
         try:
-            return await directories.copy(target, terms)
+            return await directories.copy(target, terms, tenant=tenant)
         except CopyDiffers as error:
             if not self._accepts_earlier_source:
                 raise

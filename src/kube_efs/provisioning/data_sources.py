@@ -19,6 +19,7 @@ from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import NotYet
 from kube_efs.model.volumes import DRIVER, Location, Volume
+from kube_efs.provisioning.guards import tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
 
 # The access point of a handle in the account of a role, read from AWS; None if it does not exist. Raises
@@ -123,6 +124,17 @@ class DataSources:
                 )
             handle = entrances.pop() if entrances else handle
         return replace(await self._of_entrance(handle, role), handle=given, role=role)
+
+    def tenant_of(self, handle: VolumeHandle) -> str:
+        """The tenant of the volume with that handle; empty if it has no claim.
+
+        A snapshot is in the namespace of the claim, but csi-snapshotter does not tell which one that is.
+        """
+        volumes, point = self._index.volumes, handle.access_point_id
+        names = volumes if point is None else self._index.volumes_through(point)
+        known = (volumes[name] for name in names if name in volumes)
+        tenants = {tenant_of(one) for one in known if one.csi and one.csi.volume_handle == handle}
+        return min(tenants - {""}, default="")
 
     async def _of_entrance(self, handle: VolumeHandle, role: CrossAccountRole | None) -> CopySource:
         if handle.kind is not FileSystemKind.EFS:

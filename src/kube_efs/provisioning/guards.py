@@ -69,7 +69,7 @@ _BARRIER_SECONDS: Final = 20.0
 # An older answer may be outdated.
 # ``CALL_SECONDS`` of the backend ``csi`` contains this time.
 _ANSWER_SECONDS: Final = 30.0
-# Two namespaces with the same text only share their turn when the trash is emptied.
+# Two namespaces with the same text only share their turn for copies, and when the trash is emptied.
 _TENANT_LENGTH: Final = 8
 _SAME_OR_BELOW: Final = frozenset({Relation.SAME, Relation.BELOW})
 # The most users of a directory that a message names.
@@ -136,9 +136,12 @@ class Removal:
 
 def tenant_of(volume: Volume) -> str:
     """A short text that identifies the namespace of the volume's claim; empty without a claim."""
-    if volume.claim is None:
-        return ""
-    return hashlib.sha256(volume.claim.namespace.encode()).hexdigest()[:_TENANT_LENGTH]
+    return tenant_of_namespace(volume.claim.namespace) if volume.claim else ""
+
+
+def tenant_of_namespace(namespace: str) -> str:
+    """The same for a namespace; empty for an unknown one."""
+    return hashlib.sha256(namespace.encode()).hexdigest()[:_TENANT_LENGTH] if namespace else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

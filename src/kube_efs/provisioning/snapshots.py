@@ -89,14 +89,10 @@ class Snapshots:
         # Only root can enter the directory of snapshots, and the ID keeps the owner for the next copy.
         check_copy(source, target, enforces_identity=True)
         key = _KEY + plain_name(name)
+        recipient = Recipient(follower=follower or Follower(), tenant=self._sources.tenant_of(handle))
         try:
             copied = await self._copies.fill(
-                self._directories,
-                source,
-                target,
-                Recipient(follower=follower or Follower()),
-                key=key,
-                maps_owner=False,
+                self._directories, source, target, recipient, key=key, maps_owner=False
             )
         except WorkerRefused as error:
             raise SourceRefused(

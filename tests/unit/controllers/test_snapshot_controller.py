@@ -322,7 +322,7 @@ async def test_running_copy_stops_when_its_snapshot_is_deleted(
     )
     began, stopped = asyncio.Event(), asyncio.Event()
 
-    async def copy(target: Location, terms: CopyTerms) -> Copied:
+    async def copy(target: Location, terms: CopyTerms, *, tenant: str) -> Copied:
         began.set()
         await stopped.wait()
         raise WorkerFailed("was deleted before it ended", field="worker pod")

@@ -626,6 +626,7 @@ async def test_missing_source_is_not_found(stub: Stub, source: csi.VolumeContent
 async def test_snapshot_is_complete_when_it_is_answered(stub: Stub, world: CsiWorld) -> None:
     world.sources.by_handle[f"efs:{OLD}"] = replace(OLD_DATA, owner=FileOwner(uid=7, gid=8))
     answer = await stub.CreateSnapshot(csi.CreateSnapshotRequest(name="snapshot-1", source_volume_id=OLD))
+    assert world.folders.tenants == [f"tenant of efs:{OLD}"]
     snapshot = answer.snapshot
     assert (snapshot.snapshot_id, snapshot.source_volume_id) == (f"{SNAPSHOT_ID}:7:8", OLD)
     assert snapshot.ready_to_use

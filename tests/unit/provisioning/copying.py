@@ -34,20 +34,25 @@ class GivenSources(DataSources):
             raise VolumeMissing("does not exist", field="data source", value=str(handle))
         return replace(self.by_handle[str(handle)], handle=handle, role=role)
 
+    def tenant_of(self, handle: VolumeHandle) -> str:
+        return f"tenant of {handle}"
+
 
 class CopiedFolders:
     """The part of a worker that copies: records each copy, without data."""
 
     def __init__(self) -> None:
         self.copies: list[tuple[Location, CopyTerms]] = []
+        self.tenants: list[str] = []
         self.stopped: list[Location] = []
         self.discarded: list[tuple[Location, str]] = []
         self.copy_fault: WorkerFailed | None = None
         self.user: KubeEfsError | None = None
 
-    async def copy(self, target: Location, terms: CopyTerms) -> Copied:
+    async def copy(self, target: Location, terms: CopyTerms, *, tenant: str = "") -> Copied:
         if self.copy_fault:
             raise self.copy_fault
+        self.tenants.append(tenant)
         self.copies.append((target, terms))
         return Copied(progress=CopyProgress(entries=3, copied_bytes=2048), finished=1_700_000_000.5)
 

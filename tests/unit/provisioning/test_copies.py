@@ -18,7 +18,7 @@ from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import CopyDiffers, KubeUnavailable, NotYet, WorkerFailed, WorkerRefused
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.copies import Copies, Follower, Recipient, check_copy, volume_key
-from kube_efs.provisioning.guards import DirectoryReservations
+from kube_efs.provisioning.guards import DirectoryReservations, tenant_of_namespace
 
 CLAIM = Claim(namespace="team", name="copy", uid=ClaimUid("1"))
 
@@ -38,8 +38,8 @@ class SlowFolders(CopiedFolders):
         self.ended = asyncio.Event()
         self.fault: WorkerFailed | None = None
 
-    async def copy(self, target: Location, terms: CopyTerms) -> Copied:
-        copied = await super().copy(target, terms)
+    async def copy(self, target: Location, terms: CopyTerms, *, tenant: str = "") -> Copied:
+        copied = await super().copy(target, terms, tenant=tenant)
         await self.ended.wait()
         if self.fault:
             raise self.fault
@@ -105,6 +105,8 @@ async def test_claim_gets_progress_and_the_end() -> None:
     assert scene.told[-1] == "Copied 3 files and directories (2.0 KiB) to fs-1:/new"
     terms = CopyTerms(key="pvc-1", source=parse_directory("/old"), owner=SOURCE.owner, maps_owner=True)
     assert scene.folders.copies == [(at("/new"), terms)]
+    # The tenant of its namespace, as for removals.
+    assert scene.folders.tenants == [tenant_of_namespace("team")]
 
 
 async def test_snapshot_gets_its_progress_without_a_claim() -> None:

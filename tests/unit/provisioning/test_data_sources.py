@@ -23,6 +23,7 @@ from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeEfsError, NotYet
 from kube_efs.model.volumes import ClaimReference, CsiSource, Location, NfsSource, Volume
 from kube_efs.provisioning.data_sources import DataSources
+from kube_efs.provisioning.guards import tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
 
 SOURCE = Claim(namespace="team", name="source", uid=ClaimUid("s"), phase=ClaimPhase.BOUND, volume_name="pv")
@@ -229,6 +230,12 @@ async def test_source_is_unchanged_while_its_claim_and_its_access_point_exist(ku
 async def test_snapshot_that_is_copied_is_not_read_again(kube: AsyncClient) -> None:
     found = CopySource(location=Location(file_system_id=FS, directory=parse_directory(f"/{SNAPSHOTS}/s1")))
     await sources(kube).check_unchanged(found, WANTED)
+
+
+async def test_tenant_of_a_handle_is_that_of_its_volume(kube: AsyncClient) -> None:
+    found = sources(kube, CSI, others=(replace(CSI, name="static", claim=None),))
+    assert found.tenant_of(parse_volume_handle(f"{FS}:/data")) == tenant_of(CSI) != ""
+    assert found.tenant_of(parse_volume_handle(f"{FS}:/other")) == ""
 
 
 async def test_missing_access_point_is_reported(kube: AsyncClient) -> None:

@@ -49,12 +49,12 @@ class Directories(Protocol):
         Raises KubeEfsError.
         """
 
-    async def copy(self, target: Location, terms: CopyTerms) -> Copied:
+    async def copy(self, target: Location, terms: CopyTerms, *, tenant: str = "") -> Copied:
         """Copy a directory of the file system to the target, or continue an interrupted copy.
 
-        A finished copy is not repeated. Raises WorkerRefused when the target has contents or the source
-        cannot be used, VolumePending while the file system is being removed, WorkerFailed, AwsError and
-        KubeError.
+        Only some copies run at the same time, and tenants take turns. A finished copy is not repeated. Raises
+        WorkerRefused when the target has contents or the source cannot be used, VolumePending while the file
+        system is being removed, WorkerFailed, AwsError and KubeError.
         """
 
     async def copy_ended(self, target: Location) -> None:

@@ -41,6 +41,7 @@ from kube_efs.mounts.mountinfo import Export, MountEntry, export_of, find_export
 from kube_efs.provisioning.workers import file_system
 from kube_efs.provisioning.workers.contract import Confirm, nothing_to_confirm
 from kube_efs.provisioning.workers.orders import EmptyingTerms, MeasuringTerms
+from kube_efs.provisioning.workers.slots import Slots
 from kube_efs.provisioning.workers.tree_size import measure_all
 
 log = structlog.get_logger(__name__)
@@ -182,7 +183,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         mount, directory = self._place(location, InvalidValue)
         return await mount.children(directory)
 
-    async def copy(self, target: Location, terms: CopyTerms) -> Copied:
+    async def copy(self, target: Location, terms: CopyTerms, *, tenant: str = "") -> Copied:
         """Copy a directory of the mount to the target, or continue an interrupted copy.
 
         It stops at its next file when this object is closed, and continues with the next attempt. Raises
@@ -193,7 +194,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         local = mount.mounted.local(source)
         if local is None:
             raise _outside(source, InvalidValue)
-        return await mount.copy(directory, replace(terms, source=local))
+        return await mount.copy(directory, replace(terms, source=local), tenant)
 
     async def copy_ended(self, target: Location) -> None:
         """Nothing to wait for: only this process copies."""
@@ -261,13 +262,14 @@ class _MountWorker:
         self._making: set[Directory] = set()
         self._making_lock = threading.Lock()
         self._copier = ThreadPoolExecutor(1)
+        self._copy_slots = Slots(1)
         self.copying: dict[Directory, CopyProgress] = {}
         self.stopped: set[Directory] = set()
 
     async def close(self) -> None:
         """Start no more work, and end copies; other work in progress continues.
 
-        A copy that waits for its turn begins, and ends at its first report.
+        A copy that waits for its turn does not begin.
         """
         self._closed.set()
         # The copier has one thread, so this is done when no copy is in progress.
@@ -325,24 +327,29 @@ class _MountWorker:
         with _refusals_of_workers():
             return await self._run(self._emptier, emptied, seconds=terms.seconds + self._timeout_seconds)
 
-    async def copy(self, target: Directory, terms: CopyTerms) -> Copied:
-        """Copy the source of the terms; one copy at a time, for as long as it takes."""
+    async def copy(self, target: Directory, terms: CopyTerms, tenant: str) -> Copied:
+        """Copy the source of the terms, for as long as it takes; one at a time, tenants take turns."""
         # Perhaps an earlier attempt was stopped. This one begins because somebody wants the copy again.
         self.stopped.discard(target)
 
-        def report(progress: CopyProgress) -> None:
-            self.copying[target] = progress
+        def check_goes_on() -> None:
             if self._closed.is_set() or target in self.stopped:
                 remedy = "it continues with the next attempt"
                 raise WorkerFailed("was stopped", field="copy", value=str(target), remedy=remedy)
 
+        def report(progress: CopyProgress) -> None:
+            self.copying[target] = progress
+            check_goes_on()
+
         try:
-            return await self._run(
-                self._copier,
-                lambda root: file_system.copy_directory(root, target, terms, report),
-                within=self._alone(target),
-                seconds=_COPY_SECONDS,
-            )
+            async with self._copy_slots.taken(tenant):
+                check_goes_on()
+                return await self._run(
+                    self._copier,
+                    lambda root: file_system.copy_directory(root, target, terms, report),
+                    within=self._alone(target),
+                    seconds=_COPY_SECONDS,
+                )
         finally:
             self.copying.pop(target, None)
 

@@ -48,6 +48,7 @@ from kube_efs.provisioning.workers.orders import (
 )
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pods import Busy, ReportMissing, WorkerPods
+from kube_efs.provisioning.workers.slots import Slots
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 from kube_efs.telemetry.traces import span
 
@@ -114,7 +115,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         # EFS and S3 Files give IDs of the same form.
         self._lanes: dict[tuple[FileSystemKind, FileSystemId], _Lane] = {}
         self._tasks = asyncio.TaskGroup()
-        self._copy_slots: dict[FileSystemId, asyncio.Semaphore] = {}
+        self._copy_slots: dict[FileSystemId, Slots] = {}
         self._copy_tasks: set[asyncio.Task[None]] = set()
         self._copies: dict[tuple[Location, CopyTerms], asyncio.Future[Copied]] = {}
 
@@ -198,25 +199,27 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             )
         return report
 
-    async def copy(self, target: Location, terms: CopyTerms) -> Copied:
+    async def copy(self, target: Location, terms: CopyTerms, *, tenant: str = "") -> Copied:
         """Copy a directory of the file system to the target, or continue an interrupted copy.
 
         It uses a separate pod, which may work for a day, also when the caller is cancelled. A repeated call
-        joins it. Raises WorkerRefused, WorkerFailed, AwsError and KubeError, and VolumePending while the file
-        system is being removed.
+        joins it. Tenants take turns. Raises WorkerRefused, WorkerFailed, AwsError and KubeError, and
+        VolumePending while the file system is being removed.
         """
         running = self._copies.get((target, terms))
         if running is None:
             running = self._copies[target, terms] = asyncio.get_running_loop().create_future()
-            task = self._tasks.create_task(self._run_copy(target, terms, running))
+            task = self._tasks.create_task(self._run_copy(target, terms, tenant, running))
             self._copy_tasks.add(task)
             task.add_done_callback(self._copy_tasks.discard)
         # Callers of the CSI socket have a deadline, and repeat the call; the copy continues meanwhile.
         return await asyncio.shield(running)
 
-    async def _run_copy(self, target: Location, terms: CopyTerms, running: asyncio.Future[Copied]) -> None:
+    async def _run_copy(
+        self, target: Location, terms: CopyTerms, tenant: str, running: asyncio.Future[Copied]
+    ) -> None:
         try:
-            copied = await self._copy(target, terms)
+            copied = await self._copy(target, terms, tenant)
             self._metrics.copies.labels(Outcome.SUCCEEDED).inc()
             self._metrics.copied_bytes.inc(copied.progress.copied_bytes)
             running.set_result(copied)
@@ -228,7 +231,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             running.cancel()
             del self._copies[target, terms]
 
-    async def _copy(self, target: Location, terms: CopyTerms) -> Copied:
+    async def _copy(self, target: Location, terms: CopyTerms, tenant: str) -> Copied:
         # The next pod finds what the one of an earlier leader has finished.
         await self.copy_ended(target)
         file_system_id, directory = target.file_system_id, target.directory
@@ -236,7 +239,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         order = PodOrder(action=Action.COPY, directories=(directory,), source=terms.source)
         if busy := self._pods.in_the_way(file_system_id, order):
             raise busy
-        async with self._copy_slots.setdefault(file_system_id, asyncio.Semaphore(_COPIES_AT_ONCE)):
+        async with self._copy_slots.setdefault(file_system_id, Slots(_COPIES_AT_ONCE)).taken(tenant):
             report = await self._pods.run(target.root, job, [item], partial(self._confirm_stay, target.root))
         if reason := report.failed.get(str(directory)):
             kind = WorkerRefused if str(directory) in report.refused else WorkerFailed

@@ -28,7 +28,6 @@ import os
 import random
 import re
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum, auto
@@ -38,6 +37,7 @@ from typing import Final
 from kube_efs.model.errors import RemovalRefused
 from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.provisioning.workers.opening import NO_DIRECTORY, OPEN_DIRECTORY
+from kube_efs.provisioning.workers.turns import Turns
 
 TRASH = ".kube-efs-trash"
 
@@ -118,15 +118,12 @@ class _Emptying:
         self._removed = 0
 
     def run(self) -> TrashReport:
-        while self._may_go_on() and len(self._stuck) < _STUCK_MAX and (tenants := self._listed()):
-            while tenants and self._may_go_on():
-                waiting = tenants.popleft()
-                chain = waiting.popleft()
+        while self._may_go_on() and len(self._stuck) < _STUCK_MAX and (turns := self._listed()):
+            while turns and self._may_go_on():
+                tenant, chain = turns.take()
                 self._work_on(chain)
                 if chain:
-                    waiting.append(chain)
-                if waiting:
-                    tenants.append(waiting)
+                    turns.add(tenant, chain)
         return self._report()
 
     def _report(self) -> TrashReport:
@@ -139,23 +136,26 @@ class _Emptying:
             entries=entries, stuck=stuck, removed=self._removed, examples=tuple(self._examples)
         )
 
-    def _listed(self) -> deque[deque[list[str]]]:
+    def _listed(self) -> Turns[list[str]]:
         """Entries that are not stuck, by tenant; each starts a chain of directories to remove, last first.
 
         The order of tenants is random. Otherwise, runs that end early would prefer the first ones.
         """
-        found: dict[str, deque[list[str]]] = {}
+        found: dict[str, list[str]] = {}
         with os.scandir(self._trash) as listing:
             for entry in listing:
                 tenant = tenant_of(entry.name)
                 if entry.name in self._stuck or (tenant not in found and len(found) >= _TENANTS_MAX):
                     continue
-                waiting = found.setdefault(tenant, deque())
+                waiting = found.setdefault(tenant, [])
                 if len(waiting) < _ENTRIES_OF_TENANT_MAX:
-                    waiting.append([entry.name])
-        tenants = list(found.values())
+                    waiting.append(entry.name)
+        tenants, turns = list(found), Turns[list[str]]()
         random.shuffle(tenants)
-        return deque(tenants)
+        for tenant in tenants:
+            for name in found[tenant]:
+                turns.add(tenant, [name])
+        return turns
 
     def _work_on(self, chain: list[str]) -> None:
         """Work on the chain for one slice."""

@@ -1351,6 +1351,26 @@ async def test_only_some_copies_of_a_file_system_run_at_the_same_time(
     assert len(kubelet.pods) == 6
 
 
+async def test_tenants_take_turns_with_their_copies(kube: AsyncClient, kubelet: Kubelet) -> None:
+    filled(kubelet)
+    kubelet.gate.clear()
+    order: list[str] = []
+
+    async def copy(pool: WorkerPool, tenant: str, number: int) -> None:
+        terms = replace(TERMS, key=f"pvc-{tenant}-{number}")
+        await pool.copy(at(f"/{tenant}-{number}"), terms, tenant=tenant)
+        order.append(tenant)
+
+    async with deadline(), pool_of(kube) as pool, asyncio.TaskGroup() as tasks:
+        for number in range(9):
+            tasks.create_task(copy(pool, "many", number))
+        tasks.create_task(copy(pool, "few", 0))
+        await kubelet.has_started_one.wait()
+        kubelet.gate.set()
+    # Four that ran already, and others that end together with it.
+    assert order.index("few") < len(order) - 2
+
+
 async def test_copy_waits_while_its_source_is_removed(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.ending = lambda _: ("Running", "")
     await leave(kube, "former", "Running", arguments="worker remove --root /efs -- /old")
