@@ -5,7 +5,7 @@ the others. One that fails, for example because of a webhook in its namespace, i
 others. A repeated event increases the count of the existing one, as in every Kubernetes component.
 
 A burst of claims needs the API server itself, and its events can follow. So while many wait, the writer
-pauses for as long as it writes, and leaves out that something began if it has also ended by then.
+pauses for three times as long as it writes, and leaves out that something began if it has also ended by then.
 """
 
 import asyncio
@@ -42,8 +42,9 @@ _WAITING_MAX = 22_500
 _FLUSH_SECONDS = 2.0
 # Most events are published only once. An outage of minutes must not lose them.
 _TRY_AGAIN_SECONDS = (1.0, 5.0, 30.0, 60.0, 120.0)
-# So many waiting events are a burst.
-_MANY = 50
+# So many waiting events are a burst. An event costs the API server a fifth of what a claim does.
+_MANY = 10
+_PAUSES = 3
 _PAUSE_MAX_SECONDS = 1.0
 
 
@@ -167,7 +168,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
             is_normal, _, _ = turn
             # A burst: the API server needs its time for the claims themselves.
             if is_normal and self._waiting.qsize() >= _MANY and not self._is_ending:
-                await asyncio.sleep(min(clock() - begun, _PAUSE_MAX_SECONDS))
+                await asyncio.sleep(min(_PAUSES * (clock() - begun), _PAUSE_MAX_SECONDS))
 
     async def _next(self) -> _Turn:
         while True:

@@ -202,7 +202,7 @@ async def publish_claims(events_of: EventRecorder, count: int) -> None:
         events_of.publish(claim, EventType.NORMAL, "Succeeded", "done", ends="Provisioning")
 
 
-@pytest.mark.parametrize(("claims", "left_out"), [(20, 0), (100, 99)])
+@pytest.mark.parametrize(("claims", "left_out"), [(5, 0), (20, 19)])
 async def test_burst_leaves_out_the_beginning_of_what_has_ended(
     client_of: ClientOf, monkeypatch: pytest.MonkeyPatch, claims: int, left_out: int
 ) -> None:
@@ -241,7 +241,7 @@ async def test_event_is_not_left_out_if_its_end_was_dropped(
     assert len(claims) == 100
 
 
-async def test_writer_pauses_in_a_burst_for_as_long_as_it_writes(
+async def test_writer_pauses_in_a_burst_for_three_times_as_long_as_it_writes(
     client_of: ClientOf, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     monkeypatch.setattr(events, "_FLUSH_SECONDS", 0)
@@ -261,7 +261,7 @@ async def test_writer_pauses_in_a_burst_for_as_long_as_it_writes(
     async with client_of(answer) as client, recorder(client) as events_of:
         await publish_claims(events_of, 60)
         await eventually(has_written_some)
-    assert all(later - ended >= ended - begun for (begun, ended), (later, _) in pairwise(moments))
+    assert all(later - ended >= 3 * (ended - begun) for (begun, ended), (later, _) in pairwise(moments))
 
 
 async def test_publish_never_waits_and_never_fails(client_of: ClientOf) -> None:
