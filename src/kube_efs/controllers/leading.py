@@ -323,7 +323,7 @@ class Controllers:
     def root_changed(self) -> None:
         """A root claim or volume was deleted."""
         if self.targets:
-            self.targets.poke()
+            self.targets.reconcile_soon()
 
 
 async def _serve(

@@ -154,12 +154,12 @@ class TunnelTargetsController:
     def discovered(self, discovery: Discovery) -> None:
         """The file systems or their mount targets have changed."""
         self._index.discovery = discovery
-        self.poke()
+        self.reconcile_soon()
 
     def found_s3_files(self, found: S3FilesTargets) -> None:
         """The mount targets of S3 Files have changed."""
         self._index.targets = replace(self._index.targets, s3_files=found)
-        self.poke()
+        self.reconcile_soon()
 
     def _port_used(self, volume: Volume) -> None:
         """Open the port of a volume that is new or about to be created, if no node has it open.
@@ -169,9 +169,9 @@ class TunnelTargetsController:
         targets = self._index.targets
         users = {volume.annotated, *map(targets.file_system_at, volume.loopback_ports)}
         if not targets.unused.isdisjoint(users):
-            self.poke()
+            self.reconcile_soon()
 
-    def poke(self) -> None:
+    def reconcile_soon(self) -> None:
         """Reconcile again: an object of this controller may have changed."""
         self._due.set()
 
@@ -185,7 +185,7 @@ class TunnelTargetsController:
         fields = {"metadata.name": self._names.config_map}
         async for change in follow(self._client, ConfigMap, namespace=self._names.namespace, fields=fields):
             self._note(only_object(change))
-            self.poke()
+            self.reconcile_soon()
 
     async def _reconcile_regularly(self) -> None:
         while True:
@@ -197,7 +197,7 @@ class TunnelTargetsController:
             except KubeEfsError as error:
                 log.warning("targets-not-kept", reason=str(error), retry_seconds=_RETRY_SECONDS)
                 await self._is_due(_RETRY_SECONDS)
-                self.poke()
+                self.reconcile_soon()
 
     async def _is_due(self, seconds: float) -> bool:
         """Whether something has changed within that time."""

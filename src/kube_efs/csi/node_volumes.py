@@ -31,7 +31,6 @@ import structlog
 from lightkube import AsyncClient
 
 from kube_efs.aws.credential_sources import ServiceAccountIdentity
-from kube_efs.completion import run_to_completion
 from kube_efs.csi.node_info import NodeInfo
 from kube_efs.csi.pod_tokens import read_identity
 from kube_efs.csi.publication import (
@@ -50,6 +49,7 @@ from kube_efs.model.csi.mount_options import MountPlan
 from kube_efs.model.errors import AwsThrottled, KubeEfsError, MountFailed, MountUnfinished, TunnelError, shown
 from kube_efs.mounts.mount import Mounter
 from kube_efs.mounts.mountinfo import MountEntry
+from kube_efs.run_to_completion import run_to_completion
 from kube_efs.telemetry.traces import span
 from kube_efs.tunnels.api.client import TunnelOnDemand
 from kube_efs.tunnels.reservations import Holder, TunnelSpec

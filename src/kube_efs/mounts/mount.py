@@ -21,10 +21,10 @@ from typing import Final, Protocol, TypeVar
 
 import structlog
 
-from kube_efs.completion import run_to_completion
 from kube_efs.model.errors import MountFailed, PlatformError
 from kube_efs.mounts.mountinfo import MountEntry
 from kube_efs.mounts.table import MountTable
+from kube_efs.run_to_completion import run_to_completion
 
 log = structlog.get_logger()
 

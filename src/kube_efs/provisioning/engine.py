@@ -51,7 +51,7 @@ NOTHING_BEGUN = (AwsDenied, AwsLimitReached, AwsNotFound, InvalidValue, NotYet)
 # How often a volume may change during the decision on its removal.
 _CHANGES_FOLLOWED = 5
 # The API server no longer carries out a request this long after a lost answer; its own limit is a minute.
-_LATE_SECONDS = 300.0
+_UNCLEAR_SECONDS = 300.0
 
 
 class Made(Protocol):
@@ -320,7 +320,7 @@ class Engine:
         lost = self._lost.get(claim.uid)
         if lost is None:
             return False
-        if self._clock() < lost.at + _LATE_SECONDS:
+        if self._clock() < lost.at + _UNCLEAR_SECONDS:
             return True
         try:
             found = await self._store.get(lost.volume.name)

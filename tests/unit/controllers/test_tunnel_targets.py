@@ -239,7 +239,7 @@ async def test_config_map_is_written_only_on_a_change(kube: AsyncClient, eventua
         await eventually(lambda: agreed(here, {"fs-1": 20490}))
         version, news = await here.version(), here.news
         for _ in range(5):
-            here.controller.poke()
+            here.controller.reconcile_soon()
             await asyncio.sleep(0.02)
         assert (await here.version(), here.news) == (version, news)
         here.controller.discovered(discovery(system(FS1, "10.0.0.9")))
@@ -433,7 +433,7 @@ async def test_nothing_is_changed_before_the_first_aws_answer(kube: AsyncClient)
     async with running(kube) as here:
         here.controller.discovered(Discovery())
         for _ in range(5):
-            here.controller.poke()
+            here.controller.reconcile_soon()
             await asyncio.sleep(0.02)
         assert (await here.config_map())["efs-stunnel.yaml"] == text
         assert here.index.targets.port_of(FS1) == 20490
@@ -579,7 +579,7 @@ async def test_port_of_a_volume_opens_while_aws_does_not_answer(
     data = {"efs-stunnel.yaml": document({FS1: 20490, FS2: 20491}), "unused-targets.yaml": "- fs-1\n- fs-2\n"}
     await kube.create(ConfigMap(metadata=metadata, data=data))
     async with running(kube, volumes=(volume(FS1, 20490),), wants_roots=False) as here:
-        here.controller.poke()
+        here.controller.reconcile_soon()
 
         async def is_open() -> bool:
             return (await here.config_map()).get("unused-targets.yaml") == "- fs-2\n"

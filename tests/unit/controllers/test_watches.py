@@ -44,7 +44,7 @@ class _Poked(TunnelTargetsController):
 
     pokes = 0
 
-    def poke(self) -> None:
+    def reconcile_soon(self) -> None:
         self.pokes += 1
 
 
@@ -119,9 +119,11 @@ class Scene:
 
     def watches(self) -> list[Coroutine[Any, Any, None]]:
         return [
-            watch_volumes(self.client, self.volumes, self.targets.poke, self.volumes_listed),
+            watch_volumes(self.client, self.volumes, self.targets.reconcile_soon, self.volumes_listed),
             watch_classes(self.client, self.index, self.claims, self.classes_listed),
-            watch_claims(self.client, self.claims, self.expansions, self.targets.poke, self.claims_listed),
+            watch_claims(
+                self.client, self.claims, self.expansions, self.targets.reconcile_soon, self.claims_listed
+            ),
         ]
 
     async def made_for(self) -> set[str]:

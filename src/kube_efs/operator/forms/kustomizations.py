@@ -35,25 +35,21 @@ class Overlay:
     options: RenderOptions
 
 
-def _options(platform: Platform, *, csi: bool) -> RenderOptions:
-    return RenderOptions(platform=platform, csi=csi)
-
-
-BASE_OPTIONS: Final = _options(Platform.KUBERNETES, csi=False)
-_WITH_CSI: Final = _options(Platform.KUBERNETES, csi=True)
+BASE_OPTIONS: Final = RenderOptions(platform=Platform.KUBERNETES, csi=False)
+_WITH_CSI: Final = RenderOptions(platform=Platform.KUBERNETES, csi=True)
 OVERLAYS: Final = (
     Overlay(folder="overlays/csi", below=_BASE, before=BASE_OPTIONS, options=_WITH_CSI),
     Overlay(
         folder="overlays/openshift",
         below=_BASE,
         before=BASE_OPTIONS,
-        options=_options(Platform.OPENSHIFT, csi=False),
+        options=RenderOptions(platform=Platform.OPENSHIFT, csi=False),
     ),
     Overlay(
         folder="overlays/openshift-csi",
         below="overlays/csi",
         before=_WITH_CSI,
-        options=_options(Platform.OPENSHIFT, csi=True),
+        options=RenderOptions(platform=Platform.OPENSHIFT, csi=True),
     ),
 )
 

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from kube_efs.aws.credential_sources import CredentialSource, ServiceAccountIdentity
-from kube_efs.completion import run_to_completion
 from kube_efs.model.errors import InvalidValue, KubeEfsError, TunnelNotReady
+from kube_efs.run_to_completion import run_to_completion
 from kube_efs.telemetry.duties import Duties, kinds_of
 from kube_efs.telemetry.metrics import Outcome, TunnelMetrics
 from kube_efs.tunnels.data_plane import CertificateFile

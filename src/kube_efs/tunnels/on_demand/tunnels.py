@@ -28,8 +28,8 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from kube_efs.aws.credential_sources import CredentialSource, ServiceAccountIdentity
-from kube_efs.completion import run_to_completion
 from kube_efs.model.errors import PortTaken, TunnelNotReady
+from kube_efs.run_to_completion import run_to_completion
 from kube_efs.telemetry.traces import span
 from kube_efs.tunnels.mount_targets import NFS_PORT, Candidate
 from kube_efs.tunnels.on_demand.ca_files import check_ca_file

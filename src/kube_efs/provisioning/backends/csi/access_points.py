@@ -54,7 +54,7 @@ log = structlog.get_logger(__name__)
 _UNCLEAR = (AwsUnavailable, AwsThrottled)
 
 # AWS no longer carries out a creation this long after a lost answer.
-_LATE_SECONDS: Final = 300.0
+_UNCLEAR_SECONDS: Final = 300.0
 
 
 # Receives a text for the user of the claim.
@@ -293,7 +293,7 @@ class AccessPoints:
                 raise _TokenElsewhere(f"{other} is on {found.file_system_id}") from error
         except (AwsUnavailable, asyncio.CancelledError):
             place = (wanted.file_system_id, wanted.client_token)
-            self._late_until[place] = self._clock() + _LATE_SECONDS
+            self._late_until[place] = self._clock() + _UNCLEAR_SECONDS
             raise
         except AwsThrottled:
             # AWS has refused this attempt, so unlike one without an answer, it cannot take effect late.
@@ -352,7 +352,7 @@ class AccessPoints:
         self._late_until = {place: until for place, until in self._late_until.items() if until > began}
         for volume, unclear in list(self._unclear.items()):
             # The creation was not repeated: this list contains its access point, or it will never exist.
-            is_over = unclear.ended is not None and unclear.ended + _LATE_SECONDS <= began
+            is_over = unclear.ended is not None and unclear.ended + _UNCLEAR_SECONDS <= began
             if unclear.file_system_id == file_system_id and is_over:
                 self._settle(volume)
 

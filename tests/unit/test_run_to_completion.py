@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kube_efs.completion import run_to_completion
+from kube_efs.run_to_completion import run_to_completion
 
 
 async def test_call_that_is_cancelled_twice_waits_for_its_thread(tmp_path: Path) -> None:
