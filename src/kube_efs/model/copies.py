@@ -46,7 +46,8 @@ class CopyTerms:
     """How a directory is copied into another one of its file system.
 
     ``key`` identifies the copy: with the same key, an interrupted copy continues and a finished one is not
-    repeated. With ``maps_owner``, files of the source's own user and group get those of the target.
+    repeated. With ``maps_owner``, files of the source's own user and group get those of the target. If others
+    use the target, ``in_use``, it is not replaced even if it is empty: their pods may have mounted it.
     """
 
     key: str = ""
@@ -54,6 +55,8 @@ class CopyTerms:
     owner: FileOwner | None = None
     may_be_missing: bool = False
     maps_owner: bool = False
+    # Whether others use the target may change; the copy is the same.
+    in_use: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

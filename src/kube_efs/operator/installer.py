@@ -13,8 +13,9 @@ replaced once more.
 
 A faulty version must stop at the first tunnel. The driver of the nodes is therefore updated only after the
 tunnels, and another image of the controller follows both: all its pods are replaced at once, and without them
-nothing is provisioned or removed. Other changes of the controller do not wait, such as a proxy without which
-it does not reach AWS. Its Secret does not wait either: the keys of the earlier one may be deleted already.
+nothing is provisioned or removed. Without another image, changes of the controller do not wait, such as a
+proxy without which it does not reach AWS. A changed Secret ends the wait: the keys of the earlier one may be
+deleted already.
 
 A DaemonSet that must be recreated is deleted without its pods, so that their mounts stay: the new DaemonSet
 then replaces them one node at a time.

@@ -11,9 +11,8 @@ the claim is gone, and no other claim has its uid.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -23,7 +22,7 @@ from kube_efs.model.claims import Claim
 from kube_efs.model.copies import Copied, CopyProgress, CopySource, CopyTerms
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.efs.directories import Relation
-from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeEfsError, NotYet, WorkerFailed, WorkerRefused
+from kube_efs.model.errors import CopyDiffers, KubeEfsError, NotYet, WorkerFailed
 from kube_efs.model.sizes import format_size
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.data_sources import DataSources
@@ -38,15 +37,10 @@ _LONGEST_PAUSE_SECONDS = 300.0
 # After a failed attempt; without it, there are no pauses.
 FIRST_PAUSE_SECONDS = 15.0
 
-# The most users of a directory that a message names.
-_NAMED_MAX = 3
-
 T = TypeVar("T")
 
 # Receives a claim and a text for its user.
 Notice: TypeAlias = Callable[[Claim, str], None]
-# The other volumes and access points of the directory of a copy, as far as this process knows now.
-Users: TypeAlias = Callable[[], Collection[str]]
 # Whether the claim exists no more, as the API server answers now.
 IsGone: TypeAlias = Callable[[Claim], Awaitable[bool]]
 
@@ -111,14 +105,15 @@ class Follower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipient:
-    """For whom a copy is made, and who else uses its directory.
+    """For whom a copy is made.
 
-    Without a claim, ``follower`` follows the copy, and ``tenant`` is that of the source.
+    ``has_other_users`` says whether others use its directory, as far as this process knows now. Without a
+    claim, ``follower`` follows the copy, and ``tenant`` is that of the source.
     """
 
     claim: Claim | None = None
     follower: Follower = field(default_factory=Follower)
-    users: Users = tuple
+    has_other_users: Callable[[], bool] = bool
     tenant: str = ""
 
 
@@ -145,8 +140,6 @@ class Copies:
         self._accepts_earlier_source = accepts_earlier_source
         # By the key of the copy: the pause before its next attempt.
         self._pauses: dict[str, float] = {}
-        # The key of the copy that replaces each directory.
-        self._replaced: dict[Location, str] = {}
 
     async def source_for(self, claim: Claim, target: Location | None = None) -> CopySource | None:
         """What the claim's volume is a copy of; None without a copy.
@@ -179,10 +172,10 @@ class Copies:
         """Copy the source to the target; None when the claim is gone, or the copy was complete before.
 
         ``key`` and ``maps_owner`` are those of CopyTerms. Raises NotYet when the source is gone or another
-        one, WorkerRefused if the target has other users, VolumePending while the file system is being
-        removed, WorkerFailed, AwsError and KubeError.
+        one, WorkerRefused if the target has contents or other users, VolumePending while the file system is
+        being removed, WorkerFailed, AwsError and KubeError.
         """
-        claim, users = recipient.claim, recipient.users
+        claim = recipient.claim
         terms = CopyTerms(
             key=key,
             source=source.location.directory,
@@ -198,49 +191,11 @@ class Copies:
                 await self._discard(claim, directories, target, key)
                 return None
             await self._check_unchanged(source, claim)
+            terms = replace(terms, in_use=recipient.has_other_users())
             if claim is not None:
-                return await self._fill_for(claim, directories, target, terms, users)
-            with self.replacing(target, key, users):
-                copied = directories.copy(target, terms, tenant=recipient.tenant)
-                return await self._watched(copied, recipient.follower, directories, target)
-
-    def check_not_replaced(self, place: Location) -> None:
-        """Raise NotYet while a copy replaces the directory, which a new volume of another claim shares.
-
-        Its pods would lose what they have mounted. No await may come between this and the note of the volume
-        as a user of the directory: either the copy or the volume notices the other one.
-        """
-        if place in self._replaced:
-            raise NotYet(
-                "is being filled with a copy for another claim",
-                field="directory",
-                value=str(place),
-                remedy="it is waited for; use a class that gives each claim a directory of its own",
-            )
-
-    @contextmanager
-    def replacing(self, target: Location, key: str, users: Users) -> Iterator[None]:
-        """Replace the target; raises WorkerRefused if anything else uses it, even if it is empty."""
-        # No await may separate the checks from the note.
-        if self._replaced.get(target) != key:
-            self.check_not_replaced(target)
-        if others := sorted(users()):
-            raise WorkerRefused(
-                f"exists and is used by {', '.join(others[:_NAMED_MAX])}",
-                field="directory",
-                value=str(target),
-                remedy="delete that, or use a class that gives each claim a directory of its own",
-            )
-        self._replaced[target] = key
-        try:
-            yield
-        except asyncio.CancelledError:
-            # The copy continues without its caller, who repeats the call. Until then, the note stays.
-            raise
-        except BaseException:
-            self._replaced.pop(target, None)
-            raise
-        self._replaced.pop(target, None)
+                return await self._fill_for(claim, directories, target, terms)
+            copied = directories.copy(target, terms, tenant=recipient.tenant)
+            return await self._watched(copied, recipient.follower, directories, target)
 
     async def _check_unchanged(self, source: CopySource, claim: Claim | None) -> None:
         """Raise KubeEfsError unless the source still exists: until now, its volume could be removed.
@@ -249,31 +204,24 @@ class Copies:
         goes with its volume. So no refusal is final here: csi-provisioner would forget the volume.
         """
         try:
-            try:
-                await self._sources.check_unchanged(source, claim)
-            except InvalidValue as error:
-                raise NotYet(
-                    error.problem, field=error.field, value=error.value, remedy=error.remedy
-                ) from error
+            await self._sources.check_unchanged(source, claim)
         except KubeEfsError as error:
-            error.has_begun = True
-            raise
+            waiting = NotYet(error.problem, field=error.field, value=error.value, remedy=error.remedy)
+            waiting.has_begun = True
+            raise waiting from error
 
     async def _discard(self, claim: Claim, directories: Directories, target: Location, key: str) -> None:
         self._pauses.pop(key, None)
-        if self._replaced.get(target) == key:
-            del self._replaced[target]
         log.info("copy-discarded", claim=claim.key, location=str(target))
         await directories.discard_copy(target, key)
 
     async def _fill_for(
-        self, claim: Claim, directories: Directories, target: Location, terms: CopyTerms, users: Users
+        self, claim: Claim, directories: Directories, target: Location, terms: CopyTerms
     ) -> Copied | None:
         follower = self._follower(claim)
         try:
-            with self.replacing(target, terms.key, users):
-                work = self._copied(directories, target, terms, tenant_of_namespace(claim.namespace))
-                copied = await self._watched(work, follower, directories, target)
+            work = self._copied(directories, target, terms, tenant_of_namespace(claim.namespace))
+            copied = await self._watched(work, follower, directories, target)
         except WorkerFailed:
             longer = 2 * self._pauses.get(terms.key, self._first_pause_seconds / 2)
             self._pauses[terms.key] = min(longer, _LONGEST_PAUSE_SECONDS)

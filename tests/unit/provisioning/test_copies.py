@@ -15,7 +15,16 @@ from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
-from kube_efs.model.errors import CopyDiffers, KubeUnavailable, NotYet, WorkerFailed, WorkerRefused
+from kube_efs.model.errors import (
+    AwsDenied,
+    AwsNotFound,
+    CopyDiffers,
+    KubeDenied,
+    KubeEfsError,
+    KubeUnavailable,
+    NotYet,
+    WorkerFailed,
+)
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.copies import Copies, Follower, Recipient, check_copy, volume_key
 from kube_efs.provisioning.guards import DirectoryReservations, tenant_of_namespace
@@ -59,7 +68,7 @@ class Scene:
         self.sources.by_claim[CLAIM.uid] = SOURCE
         self.is_gone: Callable[[], bool] = lambda: False
         self.asked = 0
-        self.users: set[str] = set()
+        self.has_users = False
         self.reservations = DirectoryReservations()
         self.copies = Copies(
             sources=self.sources,
@@ -74,15 +83,13 @@ class Scene:
         self.asked += 1
         return self.is_gone()
 
-    async def fill(
-        self, claim: Claim | None = CLAIM, source: CopySource = SOURCE, key: str = volume_key(CLAIM)
-    ) -> Copied | None:
+    async def fill(self, claim: Claim | None = CLAIM, source: CopySource = SOURCE) -> Copied | None:
         return await self.copies.fill(
             self.folders,  # type: ignore[arg-type]
             source,
             at("/new"),
-            Recipient(claim=claim, users=lambda: self.users),
-            key=key,
+            Recipient(claim=claim, has_other_users=lambda: self.has_users),
+            key=volume_key(CLAIM),
             maps_owner=True,
         )
 
@@ -208,6 +215,16 @@ async def test_source_that_is_removed_before_the_copy_begins_is_not_an_empty_vol
     assert scene.folders.copies == []
 
 
+@pytest.mark.parametrize("error", [AwsDenied, AwsNotFound, InvalidArgument, KubeDenied])
+async def test_source_that_cannot_be_read_again_is_never_a_final_refusal(error: type[KubeEfsError]) -> None:
+    """After one, csi-provisioner would forget the access point that was made for the copy."""
+    scene = Scene()
+    scene.sources.fault = error("is refused", field="DescribeAccessPoints")
+    with pytest.raises(NotYet, match="is refused") as caught:
+        await scene.fill()
+    assert caught.value.has_begun
+
+
 async def test_source_that_is_removed_in_the_pause_after_a_failure_is_not_copied_further() -> None:
     scene = Scene()
     scene.folders.ended.set()
@@ -253,47 +270,15 @@ async def test_source_cannot_be_removed_during_the_copy() -> None:
     assert removed.is_set()
 
 
-async def test_directory_that_others_use_is_not_replaced() -> None:
+@pytest.mark.parametrize("has_users", [False, True])
+async def test_worker_learns_whether_others_use_the_directory(has_users: bool) -> None:
     """The rename of the copy accepts an empty directory, also one that pods have mounted."""
     scene = Scene()
     scene.folders.ended.set()
-    scene.users = {"volume other"}
-    with pytest.raises(WorkerRefused) as caught:
-        await scene.fill()
-    assert "'fs-1:/new' exists and is used by volume other" in str(caught.value)
-    assert "a directory of its own" in caught.value.remedy
-    assert scene.folders.copies == []
-    scene.copies.check_not_replaced(at("/new"))
-
-
-@pytest.mark.parametrize("ends", ["completed", "failed"])
-async def test_other_volumes_wait_for_the_copy_into_their_directory(ends: str) -> None:
-    scene = Scene()
-    filling = asyncio.ensure_future(scene.fill())
-    await until(lambda: scene.folders.copies)
-    with pytest.raises(NotYet, match="'fs-1:/new' is being filled with a copy for another claim"):
-        scene.copies.check_not_replaced(at("/new"))
-    with pytest.raises(NotYet, match="is being filled"):
-        await scene.fill(key="pvc-2")
-    scene.copies.check_not_replaced(at("/elsewhere"))
-    scene.folders.fault = WorkerFailed("cannot be copied", field="file") if ends == "failed" else None
-    scene.folders.ended.set()
-    await asyncio.wait([filling])
-    assert (filling.exception() is None) == (ends == "completed")
-    scene.copies.check_not_replaced(at("/new"))
-
-
-async def test_other_volumes_wait_for_a_copy_that_continues_without_its_caller() -> None:
-    scene = Scene()
-    filling = asyncio.ensure_future(scene.fill())
-    await until(lambda: scene.folders.copies)
-    filling.cancel()
-    await asyncio.wait([filling])
-    with pytest.raises(NotYet, match="is being filled"):
-        scene.copies.check_not_replaced(at("/new"))
-    scene.is_gone = lambda: True
-    assert await scene.fill() is None
-    scene.copies.check_not_replaced(at("/new"))
+    scene.has_users = has_users
+    await scene.fill()
+    ((_, terms),) = scene.folders.copies
+    assert terms.in_use == has_users
 
 
 async def test_cancelled_caller_cancels_the_call() -> None:

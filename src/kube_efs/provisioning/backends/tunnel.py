@@ -1,6 +1,6 @@
 """Tunnel volumes: NFS to a loopback port of the node, where stunnel listens (openshift-efs-stunnel)."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self, TypeAlias
@@ -85,18 +85,17 @@ class TunnelPlan:
                 self.directories,
                 source,
                 self.request.location,
-                Recipient(claim=self.claim, users=self._other_users),
+                Recipient(claim=self.claim, has_other_users=self._has_other_users),
                 key=volume_key(self.claim),
                 maps_owner=False,
             )
-        self.copies.check_not_replaced(self.request.location)
         return self
 
-    def _other_users(self) -> Collection[str]:
-        """The volumes of other claims in the directory, or in one below it."""
+    def _has_other_users(self) -> bool:
+        """Whether volumes of other claims are in the directory, or in one below it."""
         own = {volume_name(self.request, attempt) for attempt in range(NAMES_TRIED)}
         related = self.index.users_of(self.request.location)
-        return {f"volume {one}" for one in (related[Relation.SAME] | related[Relation.BELOW]) - own}
+        return not (related[Relation.SAME] | related[Relation.BELOW]) <= own
 
     @property
     def _belongs_to_others(self) -> bool:

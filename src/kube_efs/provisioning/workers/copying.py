@@ -252,6 +252,8 @@ def _copy(
     made = stat_or_none(name, parent)
     if made is not None and not stat.S_ISDIR(made.st_mode):
         raise _taken(target, "is a link or file")
+    if made is not None and terms.in_use:
+        raise _taken(target, "exists and is used by another volume")
     # The rename at the end decides. This only avoids to read the whole source before.
     if made is not None and _has_contents(parent, name):
         raise _taken(target, _NOT_EMPTY)

@@ -208,6 +208,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         """Stop the copy to the target at its next file."""
         mount, directory = self._place(target, InvalidValue)
         mount.stopped.add(directory)
+        mount.copy_slots.stop(directory)
 
     async def discard_copy(self, target: Location, key: str) -> None:
         """Remove what was copied with that key; raises WorkerRefused and WorkerFailed."""
@@ -262,7 +263,7 @@ class _MountWorker:
         self._making: set[Directory] = set()
         self._making_lock = threading.Lock()
         self._copier = ThreadPoolExecutor(1)
-        self._copy_slots = Slots(1)
+        self.copy_slots = Slots(1)
         self.copying: dict[Directory, CopyProgress] = {}
         self.stopped: set[Directory] = set()
 
@@ -342,7 +343,7 @@ class _MountWorker:
             check_goes_on()
 
         try:
-            async with self._copy_slots.taken(tenant):
+            async with self.copy_slots.taken(tenant, target):
                 check_goes_on()
                 return await self._run(
                     self._copier,

@@ -129,6 +129,8 @@ def _copy_options(terms: CopyTerms) -> list[str]:
         options += ["--source-may-be-missing"]
     if terms.maps_owner:
         options += ["--map-owner"]
+    if terms.in_use:
+        options += ["--in-use"]
     return options
 
 

@@ -239,7 +239,8 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         order = PodOrder(action=Action.COPY, directories=(directory,), source=terms.source)
         if busy := self._pods.in_the_way(file_system_id, order):
             raise busy
-        async with self._copy_slots.setdefault(file_system_id, Slots(_COPIES_AT_ONCE)).taken(tenant):
+        slots = self._copy_slots.setdefault(file_system_id, Slots(_COPIES_AT_ONCE))
+        async with slots.taken(tenant, directory):
             report = await self._pods.run(target.root, job, [item], partial(self._confirm_stay, target.root))
         if reason := report.failed.get(str(directory)):
             kind = WorkerRefused if str(directory) in report.refused else WorkerFailed
@@ -261,7 +262,9 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         return await self._pods.progress(target.file_system_id, target.directory)
 
     async def stop_copy(self, target: Location) -> None:
-        """Stop the copy to the target, also one of an earlier leader."""
+        """Stop the copy to the target, also one of an earlier leader, or one that waits for its turn."""
+        if slots := self._copy_slots.get(target.file_system_id):
+            slots.stop(target.directory)
         await self._pods.stop_copy(target.file_system_id, target.directory)
 
     async def discard_copy(self, target: Location, key: str) -> None:

@@ -136,6 +136,9 @@ def _parser() -> argparse.ArgumentParser:
         "--map-owner", action="store_true", help="files of the source's owner get the owner of the copy"
     )
     parser.add_argument(
+        "--in-use", action="store_true", help="others use the directory, so it is not replaced"
+    )
+    parser.add_argument(
         "items",
         nargs="+",
         metavar="ITEM",
@@ -236,6 +239,7 @@ def _copied(options: argparse.Namespace, target: Directory) -> Copied:
         owner=parse_owner(options.source_owner) if options.source_owner else None,
         may_be_missing=options.source_may_be_missing,
         maps_owner=options.map_owner,
+        in_use=options.in_use,
     )
     due = time.monotonic() + _PROGRESS_SECONDS
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -581,6 +582,16 @@ def test_a_directory_with_contents_is_refused_before_anything_is_copied(
     monkeypatch.setattr(copying, "TreeCopier", None)
     with pytest.raises(WorkerRefused, match=r"/claims/new.*exists and is not empty"):
         copied(efs)
+
+
+def test_an_empty_directory_of_others_is_refused_but_not_a_finished_copy(efs: Path) -> None:
+    place = efs / "claims/new"
+    place.mkdir(parents=True)
+    with pytest.raises(WorkerRefused, match=r"/claims/new.*exists and is used by another volume"):
+        copied(efs, replace(TERMS, in_use=True))
+    assert place.is_dir()
+    copied(efs)
+    assert copied(efs, replace(TERMS, in_use=True)).progress.entries == 0
 
 
 @pytest.mark.parametrize("thing", ["file", "link"])

@@ -130,10 +130,6 @@ class CsiDirectories:
             self._directories, source, place, recipient, key=key, maps_owner=maps_owner
         )
 
-    def check_not_replaced(self, place: Location) -> None:
-        """Raise NotYet while a copy for another claim replaces the directory; see ``Copies``."""
-        self._copies.check_not_replaced(place)
-
     async def remove(self, removal: Removal, order: RemovalOrder) -> None:
         """Remove the directory after confirmation of the order; raises KubeEfsError."""
         await remove_directory(self._directories, removal, order)

@@ -154,18 +154,16 @@ class CsiVolumes:
             if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
                 place = Location(file_system_id=candidates[0], directory=directory)
                 handle, directory_id = await self._required_directories().make(request, place, account)
-                recipient = Recipient(claim=claim, users=partial(self._users, request, place, account))
+                recipient = Recipient(
+                    claim=claim, has_other_users=partial(self._has_other_users, request, place, account)
+                )
                 with _completing():
                     await self._fill(request, place, recipient)
             else:
                 made = await self._make_access_point(request, candidates, account, role, notice)
-                place, handle, directory_id = _root(made, kind), _handle(made, kind), None
+                handle, directory_id = _handle(made, kind), None
                 with _completing():
                     await self._complete(request, made, claim, account)
-        if self._directories is not None:
-            with _completing():
-                # No await may come after this: see ``Copies``.
-                self._directories.check_not_replaced(place)
         on = reach[handle.file_system_id] if handle.file_system_id in reach else next(iter(reach.values()))
         return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone, directory_id=directory_id)
 
@@ -179,7 +177,9 @@ class CsiVolumes:
         place = _root(made, parameters.provisioning.kind)
         if request.source is not None and made.user is not None:
             await self._required_directories().make_root(place, parameters.mode, made.user)
-        recipient = Recipient(claim=claim, users=partial(self._users, request, place, account, made))
+        recipient = Recipient(
+            claim=claim, has_other_users=partial(self._has_other_users, request, place, account, made)
+        )
         await self._fill(request, place, recipient, has_owner=made.user is not None)
 
     async def promise(
@@ -205,10 +205,10 @@ class CsiVolumes:
                 request.source, place, recipient, key=key, maps_owner=has_owner
             )
 
-    def _users(
+    def _has_other_users(
         self, request: VolumeRequest, place: Location, account: Account, made: AccessPoint | None = None
-    ) -> Collection[str]:
-        """The other volumes and access points of the directory, or of one below it.
+    ) -> bool:
+        """Whether other volumes or access points are in the directory, or in one below it.
 
         A class with ``ensureUniqueDirectory: "false"`` gives several volumes one directory.
         """
@@ -216,15 +216,12 @@ class CsiVolumes:
         volumes = related[Relation.SAME] | related[Relation.BELOW]
         volumes |= self._guards.awaited.using(None, place).keys()
         known = account.access_points[place.kind].known.on(place.file_system_id).values()
-        points = {
-            one.access_point_id
+        own = made and made.access_point_id
+        return bool(volumes - {request.name}) or any(
+            one.directory.relation_to(place.directory) in _SAME_OR_BELOW
             for one in known
-            if not one.leaving and one.directory.relation_to(place.directory) in _SAME_OR_BELOW
-        }
-        if made is not None:
-            points.discard(made.access_point_id)
-        named = {f"volume {one}" for one in volumes - {request.name}}
-        return named | {f"access point {one}" for one in points}
+            if not one.leaving and one.access_point_id != own
+        )
 
     async def places(
         self, request: VolumeRequest, role: CrossAccountRole | None = None
