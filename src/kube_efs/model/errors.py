@@ -9,6 +9,7 @@
     │   └── RemovalRefused       a guard says that this directory must not be removed
     ├── LeftAlone                a claim or volume that an administrator may expect to be handled is not
     ├── NotYet                   something that is needed does not exist yet
+    │   ├── StorageClassMissing  the class of a claim is not known yet
     │   └── GidRangeFull         every group id of a class is in use
     ├── AwsError
     │   ├── AwsNotFound
