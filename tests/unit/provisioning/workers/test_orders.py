@@ -196,6 +196,7 @@ _COPIES = st.builds(
     owner=st.none() | st.builds(FileOwner, uid=st.integers(0, 2**32 - 2), gid=st.integers(0, 2**32 - 2)),
     may_be_missing=st.booleans(),
     maps_owner=st.booleans(),
+    in_use=st.booleans(),
 )
 
 
@@ -210,11 +211,16 @@ def test_order_of_a_copy_is_in_its_arguments(terms: CopyTerms, target: Directory
 def test_arguments_of_a_copy_are_options() -> None:
     owner = FileOwner(uid=7, gid=8)
     terms = CopyTerms(
-        key="pvc-1", source=parse_directory("/a"), owner=owner, may_be_missing=True, maps_owner=True
+        key="pvc-1",
+        source=parse_directory("/a"),
+        owner=owner,
+        may_be_missing=True,
+        maps_owner=True,
+        in_use=True,
     )
     job = Job(action=Action.COPY, copying=terms)
     text = " ".join(render_arguments(job, [Item(directory=parse_directory("/b"))], root="/efs"))
-    options = "--key pvc-1 --source /a --source-owner 7:8 --source-may-be-missing --map-owner"
+    options = "--key pvc-1 --source /a --source-owner 7:8 --source-may-be-missing --map-owner --in-use"
     assert text == f"worker copy --root /efs {options} -- /b"
     assert parse_owner("7:8") == owner
 

@@ -1371,6 +1371,30 @@ async def test_tenants_take_turns_with_their_copies(kube: AsyncClient, kubelet: 
     assert order.index("few") < len(order) - 2
 
 
+async def test_copy_that_waits_for_its_turn_can_be_stopped(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    filled(kubelet)
+    kubelet.gate.clear()
+    waiting = at("/new-4")
+
+    async def are_four() -> bool:
+        return len(kubelet.pods) == 4
+
+    async with deadline(), pool_of(kube) as pool:
+        copies = [
+            asyncio.create_task(pool.copy(at(f"/new-{number}"), replace(TERMS, key=f"pvc-{number}")))
+            for number in range(5)
+        ]
+        await eventually(are_four)
+        await pool.stop_copy(waiting)
+        with pytest.raises(WorkerFailed, match="'/new-4' was stopped"):
+            await copies[4]
+        kubelet.gate.set()
+        await asyncio.gather(*copies[:4])
+    assert len(kubelet.pods) == 4
+
+
 async def test_copy_waits_while_its_source_is_removed(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.ending = lambda _: ("Running", "")
     await leave(kube, "former", "Running", arguments="worker remove --root /efs -- /old")

@@ -360,6 +360,15 @@ def test_copy_reports_its_progress_and_its_end(
     assert copied.progress == CopyProgress(entries=1, copied_bytes=4)
 
 
+def test_copy_leaves_an_empty_directory_that_others_use(pod: Pod) -> None:
+    (pod.root / "old").mkdir()
+    (pod.root / "new").mkdir()
+    assert pod.run("copy", "/new", options=("--source", "/old", "--key", "pvc-1", "--in-use")) == 1
+    report = parse_report(pod.message)
+    assert report is not None
+    assert "exists and is used by another volume" in report.failed["/new"]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

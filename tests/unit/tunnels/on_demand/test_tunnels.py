@@ -405,13 +405,9 @@ async def test_tunnel_whose_close_cannot_be_written_keeps_its_port(
     assert load_reservations(agent.path).reservations.holders == {OTHER}
 
 
-async def test_port_of_a_tunnel_that_may_not_close_is_given_to_no_other(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port = await agent.tunnels.ensure(spec(), POD)
+async def port_given_during_a_close(agent: Agent, monkeypatch: pytest.MonkeyPatch, port: int) -> int:
+    """What another tunnel that prefers the port gets while the close of the tunnel there is written."""
     other = next(number for number in range(2, 100) if first_port(number) == port)
-    await agent.tunnels.release(POD)
-    await agent.look(seconds=170, times=20)
     disk = SlowDisk(monkeypatch)
     closing = asyncio.create_task(agent.look(seconds=20))
     await disk.began.wait()
@@ -419,7 +415,16 @@ async def test_port_of_a_tunnel_that_may_not_close_is_given_to_no_other(
     await until(lambda: agent.plan.wanted.holders)
     disk.may_end.set()
     await closing
-    assert await asked != port
+    return await asked
+
+
+async def test_port_of_a_tunnel_that_may_not_close_is_given_to_no_other(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = await agent.tunnels.ensure(spec(), POD)
+    await agent.tunnels.release(POD)
+    await agent.look(seconds=170, times=20)
+    assert await port_given_during_a_close(agent, monkeypatch, port) != port
     assert await agent.tunnels.ensure(spec(), POD) == port
 
 
@@ -433,17 +438,9 @@ async def test_port_of_a_closed_tunnel_that_was_never_written_is_free(
             await change
     agent.path.rmdir()
     [port] = agent.plan.wanted.ports
-    other = next(number for number in range(2, 100) if first_port(number) == port)
     with full_disk(agent.folder, after=0):
         await agent.look(seconds=170, times=20)
-    disk = SlowDisk(monkeypatch)
-    closing = asyncio.create_task(agent.look(seconds=20))
-    await disk.began.wait()
-    asked = asyncio.create_task(agent.tunnels.ensure(spec(other), OTHER))
-    await until(lambda: agent.plan.wanted.holders)
-    disk.may_end.set()
-    await closing
-    assert await asked == port
+    assert await port_given_during_a_close(agent, monkeypatch, port) == port
     assert await agent.tunnels.ensure(spec(), POD) != port
 
 
