@@ -14,7 +14,6 @@ ciphers are those that every kernel with TLS has.
 import errno
 import socket
 import ssl
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 SOL_TLS = 282  # linux/socket.h; the numbers of the two options are from linux/tls.h
@@ -83,7 +82,7 @@ def connect(destination: Destination) -> tuple[socket.socket, Negotiated]:
     context = load_context(destination)
     connection = _connect_first(destination)
     try:
-        address = str(connection.getpeername()[0])
+        address = connection.getpeername()[0]
         return handshake(connection, context, check_host=destination.check_host, address=address)
     except ConnectFailed as error:
         raise ConnectFailed(f"{address}: {error}") from error
@@ -124,9 +123,9 @@ def handshake(
     try:
         tls = context.wrap_socket(connection, server_hostname=check_host)
     except ssl.SSLCertVerificationError as error:
-        if error.verify_code == _HOST_NAME_MISMATCH:
-            raise ConnectFailed("the server's certificate is for another name") from error
-        raise ConnectFailed(f"the server's certificate is not trusted: {error.verify_message}") from error
+        is_mismatch = error.verify_code == _HOST_NAME_MISMATCH
+        problem = "for another name" if is_mismatch else f"not trusted: {error.verify_message}"
+        raise ConnectFailed(f"the server's certificate is {problem}") from error
     except TimeoutError as error:
         raise ConnectFailed("the server does not answer the TLS handshake") from error
     except OSError as error:
@@ -145,9 +144,7 @@ def _connect_first(destination: Destination) -> socket.socket:
     problems = []
     for address in destination.addresses:
         try:
-            connection = socket.create_connection(
-                (address, _NFS_PORT), timeout=destination.connect_timeout_seconds
-            )
+            connection = socket.create_connection((address, _NFS_PORT), destination.connect_timeout_seconds)
         except TimeoutError:
             problems.append(f"{address}: no connection in time")
         except OSError as error:
@@ -169,7 +166,7 @@ def _require_kernel_keys(tls: ssl.SSLSocket) -> None:
 
 
 def _subject(tls: ssl.SSLSocket) -> str:
-    certificate: Mapping[str, Any] = tls.getpeercert() or {}
+    certificate: Any = tls.getpeercert() or {}
     names = (name for several in certificate.get("subject", ()) for name in several)
     return ", ".join(f"{_SHORT_NAMES.get(kind, kind)}={value}" for kind, value in names)
 

@@ -34,7 +34,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kube_efs.tunnels.relay.serving import Acceptor, Refused, Relay, Service, log
+from kube_efs.tunnels.relay.serving import Acceptor, Refused, Relay, log
 
 _MOST_FILES = 65536  # if there is no limit
 # A connection has two sockets and two pipes, six descriptors. The others are for listeners and requests.
@@ -47,7 +47,7 @@ _REQUEST_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
 # Less than the agent waits for an answer.
 _CHECK_SECONDS = 5.0
-_MOST_DESCRIPTORS = 250  # in a message, SCM_MAX_FD is 253
+_MOST_DESCRIPTORS = 250  # of an earlier relay, which sends so many in a message
 _COMMIT = b"commit\n"
 
 
@@ -72,22 +72,18 @@ class Control:
 
     def _serve(self, connection: socket.socket, problem: str) -> None:
         with connection, suppress(OSError):
-            if not problem and _user_of(connection) == os.geteuid():
-                self._answer(connection)
-
-    def _answer(self, connection: socket.socket) -> None:
-        try:
-            request = _parse(receive_line(connection, _REQUEST_SECONDS))
-            if request.get("command") == "hand_over":
-                self._hand_over(connection)
+            # The process, the user and the group at the other end.
+            _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if problem or user != os.geteuid():
                 return
-            answer = self._do(request)
-        except Refused as error:
-            answer = {"error": error.kind, "reason": str(error)}
-        connection.sendall(_line(answer))
+            try:
+                answer = self._answer(_parse(receive_line(connection, _REQUEST_SECONDS)), connection)
+            except Refused as error:
+                answer = {"error": error.kind, "reason": str(error)}
+            connection.sendall(_line(answer))
 
-    def _do(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Carry out one request; raises Refused."""
+    def _answer(self, request: Mapping[str, Any], connection: socket.socket) -> Mapping[str, Any]:
+        """Carry out one request; raises Refused, and OSError if there is nobody to answer."""
         match request:
             case {"command": "state"}:
                 services = self._relay.state()
@@ -98,6 +94,8 @@ class Control:
             case {"command": "remove", "name": name}:
                 with self._in_charge():
                     self._relay.remove(name)
+            case {"command": "hand_over"}:
+                self._hand_over(connection)
             case _:
                 raise Refused("invalid", "this request is unknown")
         return {}
@@ -111,11 +109,12 @@ class Control:
             yield
 
     def _hand_over(self, connection: socket.socket) -> None:
+        """Leave everything to a successor, and end this process after the last of its connections."""
         with self._in_charge():
             listeners = [self._listener, *(service.listener for service in self._relay.services())]
             send_listeners(connection, listeners, {"services": self._relay.state()})
             if receive_line(connection, _REQUEST_SECONDS) != _COMMIT:
-                return
+                raise ConnectionError("the successor does not take over")
             # If this fails, the successor gets no last line and ends, and this process stays in charge. After
             # it, both accept for a moment. That is harmless: both have the services.
             connection.sendall(_line({}))
@@ -133,7 +132,7 @@ def take_over(relay: Relay, predecessor: socket.socket) -> socket.socket:
     # connections in the queues of the shared listeners are those of the predecessor.
     (control, *listeners), answer = receive_listeners(predecessor)
     for state, listener in zip(answer["services"], listeners, strict=True):
-        relay.resume(Service.resume(state, listener))
+        relay.resume(state, listener)
     # The agent has given it up, perhaps because the predecessor was slow: it would end with its listeners.
     if signal.SIGTERM in signal.sigpending():
         raise ConnectionError("it must end before it has taken over")
@@ -153,13 +152,10 @@ def receive_line(connection: socket.socket, seconds: float) -> bytes:
         return file.readline(_REQUEST_BYTES)
 
 
-def send_listeners(
-    connection: socket.socket, listeners: Sequence[socket.socket], answer: Mapping[str, object]
-) -> None:
-    """Send the descriptors, each batch with a space, and then the answer as a line; raises OSError."""
-    for first in range(0, len(listeners), _MOST_DESCRIPTORS):
-        batch = [listener.fileno() for listener in listeners[first : first + _MOST_DESCRIPTORS]]
-        socket.send_fds(connection, [b" "], batch)
+def send_listeners(connection: socket.socket, listeners: Sequence[socket.socket], answer: object) -> None:
+    """Send the descriptors, each with a space, and then the answer as a line; raises OSError."""
+    for listener in listeners:
+        socket.send_fds(connection, [b" "], [listener.fileno()])
     connection.sendall(_line(answer))
 
 
@@ -235,23 +231,16 @@ def main() -> None:
     os._exit(0)
 
 
-def _user_of(connection: socket.socket) -> int:
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[1])
-
-
-def _line(message: Mapping[str, object]) -> bytes:
+def _line(message: object) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    try:
+    with suppress(ValueError, RecursionError):
         message = json.loads(line)
-    except (ValueError, RecursionError):
-        message = None
-    if not isinstance(message, dict):
-        raise Refused("invalid", "this is not a JSON object")
-    return message
+        if isinstance(message, dict):
+            return message
+    raise Refused("invalid", "this is not a JSON object")
 
 
 if __name__ == "__main__":

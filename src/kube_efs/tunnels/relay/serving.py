@@ -4,13 +4,13 @@ One thread accepts the connections of all services. Each connection then has a t
 connects to the mount target, so a slow one delays nobody else, and copies the data of one direction. The
 other direction has a second thread (``splicing``).
 
-The lock of ``Acceptor`` is held while a connection is accepted, that of ``Relay`` protects the counters, and
-nothing takes both. ``process`` allows one change of the services at a time, and this module does not protect
-them.
+The lock of ``Acceptor`` is held while a connection is accepted, that of a ``Service`` protects its counters,
+and nothing takes both. ``process`` allows one change of the services at a time, and this module does not
+protect them.
 """
 
 import errno
-import select
+import selectors
 import socket
 import sys
 import threading
@@ -22,10 +22,10 @@ from typing import Any
 from kube_efs.tunnels.relay.mount_target import ConnectFailed, Destination, Negotiated, connect
 from kube_efs.tunnels.relay.splicing import Splicing, reset
 
-_LOOPBACK = "127.0.0.1"
 _PORTS = range(1024, 65536)
 _MOST_SECONDS = 3600
 _PAUSE_SECONDS = 0.1
+_COUNTERS = ("connected", "sent_bytes", "received_bytes")
 
 
 class Refused(Exception):
@@ -45,75 +45,83 @@ def parse_destination(document: Mapping[str, Any]) -> Destination:
         case {
             "name": str(name),
             "port": int(port),
-            "addresses": [*addresses],
-            "check_host": str(check_host),
+            "addresses": [_, *_] as addresses,
+            "check_host": str(host),
             "ca_file": str(ca_file),
             "certificate": None | {"path": str()} as certificate,
             "connect_timeout_seconds": int() | float() as timeout,
         } if (
-            name
-            and port in _PORTS
-            and addresses
-            and all(isinstance(address, str) and address for address in addresses)
+            port in _PORTS
+            and all(isinstance(one, str) and one for one in (name, *addresses))
             and 0 < timeout <= _MOST_SECONDS
         ):
-            path = certificate["path"] if certificate else None
-            return Destination(tuple(addresses), check_host, ca_file, path, timeout)
+            return Destination(tuple(addresses), host, ca_file, certificate and certificate["path"], timeout)
     raise Refused("invalid", "the description of the service is not valid")
 
 
 class Service:
-    """A service that listens.
+    """A service that listens, and its connections.
 
-    ``document`` is the agent's description, which the state repeats. A new ``destination`` replaces the old
-    one as a whole; a connection reads it once. ``reason`` is why the last connection failed or ended, empty
-    after a handshake, and ``logged`` the last reason in the log. The lock of the relay protects the reasons,
-    connections and counters.
+    ``state`` has the agent's description as ``service``, and those of another relay also its counters, which
+    this one continues. A new ``destination`` replaces the old one as a whole; a connection reads it once.
     """
 
-    def __init__(
-        self, document: Mapping[str, Any], destination: Destination, listener: socket.socket
-    ) -> None:
-        self.document = document
-        self.destination = destination
+    def __init__(self, state: Mapping[str, Any], listener: socket.socket) -> None:
+        self.document = state["service"]
+        self.destination = parse_destination(self.document)
         self.listener = listener
-        self.reason = self.logged = ""
+        self._lock = threading.Lock()
         self._open: set[Splicing] = set()
-        self._connected = self._sent_bytes = self._received_bytes = 0
+        self._connected, self._sent_bytes, self._received_bytes = (state.get(name, 0) for name in _COUNTERS)
         self._last = Negotiated()
-
-    @classmethod
-    def resume(cls, state: Mapping[str, Any], listener: socket.socket) -> "Service":
-        """The service of another relay, which counts on where that one stopped."""
-        service = cls(state["service"], parse_destination(state["service"]), listener)
-        service._connected = int(state["connected"])
-        service._sent_bytes = int(state["sent_bytes"])
-        service._received_bytes = int(state["received_bytes"])
-        return service
-
-    def began(self, splicing: Splicing, negotiated: Negotiated) -> None:
-        """Note a successful handshake."""
-        self._open.add(splicing)
-        self._connected += 1
-        self._last, self.reason = negotiated, ""
-
-    def ended(self, splicing: Splicing) -> None:
-        """Note the end of a connection."""
-        self._open.discard(splicing)
-        self._sent_bytes += splicing.sent_bytes
-        self._received_bytes += splicing.received_bytes
+        # Why the last connection failed or ended, empty after a handshake; and the last reason in the log.
+        self._reason = self._logged = ""
 
     def state(self) -> dict[str, object]:
         """The values of ``control.RelayedService``."""
-        return {
-            "service": self.document,
-            "connections": len(self._open),
-            "connected": self._connected,
-            "sent_bytes": self._sent_bytes + sum(one.sent_bytes for one in self._open),
-            "received_bytes": self._received_bytes + sum(one.received_bytes for one in self._open),
-            "reason": self.reason,
-            **self._last._asdict(),
-        }
+        with self._lock:
+            return {
+                "service": self.document,
+                "connections": len(self._open),
+                "connected": self._connected,
+                "sent_bytes": self._sent_bytes + sum(one.sent_bytes for one in self._open),
+                "received_bytes": self._received_bytes + sum(one.received_bytes for one in self._open),
+                "reason": self._reason,
+                **self._last._asdict(),
+            }
+
+    def serve(self, client: socket.socket, problem: str) -> None:
+        """Carry the connection until its end; refuse it if there is a problem."""
+        reason = problem or "internal error; the log of the relay has the details"
+        try:
+            if not problem:
+                reason = self._carry(client)
+        except ConnectFailed as error:
+            reason = str(error)
+        finally:
+            if reason:
+                if reason != self._logged:
+                    log(f"{self.document['name']}: {reason}")
+                self._reason = self._logged = reason
+            reset(client)
+
+    def _carry(self, client: socket.socket) -> str:
+        """Connect, and copy the data until the end; the result is the reason of an irregular one."""
+        stream, negotiated = connect(self.destination)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        splicing = Splicing(client, stream)
+        with self._lock:
+            self._open.add(splicing)
+            self._connected += 1
+            self._last, self._reason = negotiated, ""
+        try:
+            splicing.run()
+        finally:
+            with self._lock:
+                self._open.discard(splicing)
+                self._sent_bytes += splicing.sent_bytes
+                self._received_bytes += splicing.received_bytes
+        return splicing.problem
 
 
 class Acceptor:
@@ -125,8 +133,7 @@ class Acceptor:
     def __init__(self, most: int) -> None:
         self._most = most
         self._room = threading.BoundedSemaphore(most)
-        self._epoll = select.epoll()
-        self._listeners: dict[int, tuple[socket.socket, Callable[[socket.socket, str], None]]] = {}
+        self._selector = selectors.EpollSelector()
         # Held while a connection is accepted: the number of a listener that is closed could be another one.
         self._lock = threading.Lock()
 
@@ -137,15 +144,13 @@ class Acceptor:
         """
         # A successor may have accepted the connection that woke this process.
         listener.setblocking(False)
-        self._listeners[listener.fileno()] = listener, serve
-        self._epoll.register(listener, select.EPOLLIN)
+        self._selector.register(listener, selectors.EVENT_READ, (listener, serve))
 
     def remove(self, listener: socket.socket) -> None:
         """Accept no more of its connections, and close it here."""
         with self._lock:
             # Closing alone would not do: while a successor has the listener, epoll would report it.
-            self._epoll.unregister(listener)
-            del self._listeners[listener.fileno()]
+            self._selector.unregister(listener)
             listener.close()
 
     def start(self) -> None:
@@ -159,14 +164,14 @@ class Acceptor:
 
     def _run(self) -> None:
         while True:
-            for number, _ in self._epoll.poll():
+            for key, _ in self._selector.select():
                 # Without the lock: it may take hours until a connection ends, and ``remove`` must not wait.
                 self._room.acquire()
                 try:
+                    listener, serve = key.data
                     with self._lock:
-                        listener, serve = self._listeners[number]
                         connection, _ = listener.accept()
-                except (KeyError, BlockingIOError):  # removed, or accepted by a successor
+                except BlockingIOError:  # accepted by a successor
                     self._room.release()
                 except OSError:
                     self._room.release()
@@ -196,7 +201,6 @@ class Relay:
         self.is_leaving = False
         self._most = most
         self._services: dict[str, Service] = {}
-        self._lock = threading.Lock()
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Listen for a service, or change it; raises Refused.
@@ -212,14 +216,19 @@ class Relay:
         if not known and len(self._services) >= self._most:
             raise Refused("failed", f"{self._most} services are the most with this limit of open files")
         # First, so that the service keeps its old port if the new one is in use.
-        listener = _listen(port)
+        try:
+            listener = socket.create_server(("127.0.0.1", port))
+        except OSError as error:
+            kind = "port-taken" if error.errno == errno.EADDRINUSE else "failed"
+            raise Refused(kind, f"port {port}: {error.strerror}") from error
         self.remove(name)
-        self.resume(Service(document, destination, listener))
+        self.resume({"service": document}, listener)
 
-    def resume(self, service: Service) -> None:
-        """Serve with a listener that exists."""
+    def resume(self, state: Mapping[str, Any], listener: socket.socket) -> None:
+        """Serve with a listener that exists, and continue the counters of the state."""
+        service = Service(state, listener)
         self._services[service.document["name"]] = service
-        self.acceptor.add(service.listener, lambda client, problem: self._serve(service, client, problem))
+        self.acceptor.add(listener, service.serve)
 
     def remove(self, name: object) -> None:
         """Listen no more for the service; its connections stay until they end. An unknown name is ignored."""
@@ -233,8 +242,7 @@ class Relay:
 
     def state(self) -> list[dict[str, object]]:
         """The state of each service, in the same order."""
-        with self._lock:
-            return [service.state() for service in self.services()]
+        return [service.state() for service in self.services()]
 
     def leave(self) -> None:
         """Leave all listeners to a successor; the connections stay until they end."""
@@ -242,47 +250,8 @@ class Relay:
             self.remove(name)
         self.is_leaving = True
 
-    def _serve(self, service: Service, client: socket.socket, problem: str) -> None:
-        reason = problem or "internal error; the log of the relay has the details"
-        try:
-            if not problem:
-                reason = self._carry(service, client)
-        except ConnectFailed as error:
-            reason = str(error)
-        finally:
-            with self._lock:
-                is_new = reason not in {"", service.logged}
-                service.reason = reason or service.reason
-                service.logged = reason or service.logged
-            if is_new:
-                log(f"{service.document['name']}: {reason}")
-            reset(client)
-
-    def _carry(self, service: Service, client: socket.socket) -> str:
-        """Connect, and copy the data until the end; the result is the reason of an irregular one."""
-        stream, negotiated = connect(service.destination)
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        splicing = Splicing(client, stream)
-        with self._lock:
-            service.began(splicing, negotiated)
-        try:
-            splicing.run()
-        finally:
-            with self._lock:
-                service.ended(splicing)
-        return splicing.problem
-
 
 def log(text: str) -> None:
     """A line on standard error, which is the log."""
     with suppress(OSError):  # a full disk must not end a connection
         sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}\n")
-        sys.stderr.flush()
-
-
-def _listen(port: int) -> socket.socket:
-    try:
-        return socket.create_server((_LOOPBACK, port))
-    except OSError as error:
-        kind = "port-taken" if error.errno == errno.EADDRINUSE else "failed"
-        raise Refused(kind, f"port {port}: {error.strerror}") from error

@@ -40,7 +40,7 @@ from contextlib import closing, suppress
 from kube_efs.tunnels.relay.mount_target import SOL_TLS
 
 _RECORD_TYPE = 1  # TLS_SET_RECORD_TYPE of linux/tls.h
-_RECORD_TYPE_BYTES = socket.CMSG_SPACE(1)
+_TYPE_BYTES = socket.CMSG_SPACE(1)
 _RECORD_BYTES = 16 * 1024
 _ALERT = b"\x15"
 _HANDSHAKE = b"\x16"
@@ -189,9 +189,7 @@ class Splicing:
 
     def _require_close_notify(self) -> None:
         try:
-            record, ancillary, _, _ = self._stream.recvmsg(
-                _RECORD_BYTES, _RECORD_TYPE_BYTES, socket.MSG_DONTWAIT
-            )
+            record, ancillary, *_ = self._stream.recvmsg(_RECORD_BYTES, _TYPE_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError as error:
             raise ConnectionError("the mount target sent something that is not TLS") from error
         record_type = ancillary[0][2] if ancillary else b""
