@@ -4,6 +4,9 @@ DNS knows a mount target of S3 Files only by the ID of the zone of the node, and
 without a mount target. With the addresses in the ConfigMap, a node can use the mount target of another zone,
 and needs neither DNS nor the ID of its zone. The calls are optional: the managed policy of the AWS driver
 does not allow ListMountTargets. Without volumes of S3 Files, there are no calls.
+
+If an answer has no usable mount target of a file system, the known ones are kept until the next answer
+confirms it, as in ``aws/catalogue.py``.
 """
 
 import asyncio
@@ -18,7 +21,13 @@ from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import S3FilesTargets
-from kube_efs.model.errors import AwsNotFound, AwsNotPermitted, InvalidValue, KubeEfsError
+from kube_efs.model.errors import (
+    AwsNoCredentialsYet,
+    AwsNotFound,
+    AwsNotPermitted,
+    InvalidValue,
+    KubeEfsError,
+)
 from kube_efs.model.volumes import DRIVER
 from kube_efs.provisioning.volume_index import VolumeIndex
 
@@ -42,6 +51,8 @@ class S3FilesDiscovery:
         self._interval_seconds = interval_seconds
         self._due = asyncio.Event()
         self._denied = ""
+        # The file systems whose known mount targets were missing in the last answer.
+        self._doubtful: frozenset[FileSystemId] = frozenset()
         index.on_s3_file_system = self._due.set
 
     async def run(self) -> None:
@@ -60,10 +71,17 @@ class S3FilesDiscovery:
         file_system_ids = self._index.s3_file_systems | frozenset(_of_classes(self._index))
         if not file_system_ids:
             return S3FilesTargets()
-        addresses = {}
+        addresses, doubtful = {}, set()
         for file_system_id in sorted(file_system_ids):
-            if found := await self._addresses(file_system_id, known.addresses.get(file_system_id)):
+            last = known.addresses.get(file_system_id)
+            found = await self._addresses(file_system_id, last)
+            if found is not None and not found and last and file_system_id not in self._doubtful:
+                log.warning("s3-files-in-doubt", file_system=file_system_id, kept=sorted(last.values()))
+                doubtful.add(file_system_id)
+                found = last
+            if found:
                 addresses[file_system_id] = found
+        self._doubtful = frozenset(doubtful)
         zone_ids = known.zone_ids or await self._zone_ids()
         return S3FilesTargets(addresses=MappingProxyType(addresses), zone_ids=zone_ids)
 
@@ -74,10 +92,10 @@ class S3FilesDiscovery:
             return await self._gateway.s3_files.addresses(file_system_id)
         except AwsNotFound:
             return None
-        except AwsNotPermitted as error:
-            self._note_denial(error)
-            return None
         except KubeEfsError as error:
+            if isinstance(error, AwsNotPermitted) and not isinstance(error, AwsNoCredentialsYet):
+                self._note_denial(error)
+                return None
             log.warning("s3-files-not-read", file_system=file_system_id, reason=str(error))
             # With DNS alone, nodes would lose the mount targets of other zones.
             return known

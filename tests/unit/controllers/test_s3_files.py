@@ -14,7 +14,14 @@ from kube_efs.controllers.s3_files import S3FilesDiscovery
 from kube_efs.model.claims import StorageClass
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.targets import S3FilesTargets
-from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsNotPermitted, AwsUnavailable, KubeEfsError
+from kube_efs.model.errors import (
+    AwsDenied,
+    AwsNoCredentialsYet,
+    AwsNotFound,
+    AwsNotPermitted,
+    AwsUnavailable,
+    KubeEfsError,
+)
 from kube_efs.model.volumes import DRIVER, CsiSource, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 
@@ -25,15 +32,18 @@ ZONE_IDS = {ZoneName("us-east-1a"): ZONE}
 
 
 class S3Files(AwsS3Files):
-    """Addresses of mount targets, or the error of the call."""
+    """Addresses of mount targets, or the error of the call; first those in ``next``."""
 
     def __init__(self) -> None:
+        self.next: dict[FileSystemId, list[Mapping[ZoneName, str] | KubeEfsError]] = {}
         self.known: dict[FileSystemId, Mapping[ZoneName, str] | KubeEfsError] = {}
         self.calls: Counter[FileSystemId] = Counter()
 
     async def addresses(self, file_system_id: FileSystemId) -> Mapping[ZoneName, str]:
         self.calls[file_system_id] += 1
         found = self.known.get(file_system_id, AwsNotFound("is not there", field="ListMountTargets"))
+        if self.next.get(file_system_id):
+            found = self.next[file_system_id].pop(0)
         if isinstance(found, KubeEfsError):
             raise found
         return found
@@ -128,9 +138,10 @@ async def test_file_systems_of_classes_are_found_before_their_first_volume(event
     [
         AwsUnavailable("was not answered", field="ListMountTargets"),
         AwsDenied("was answered with ExpiredToken", field="ListMountTargets"),
+        AwsNoCredentialsYet("could not be signed", field="ListMountTargets"),
     ],
 )
-async def test_mount_targets_are_kept_while_aws_does_not_answer_or_refuses_the_credentials(
+async def test_mount_targets_are_kept_while_aws_does_not_answer_or_accept_the_credentials(
     eventually: Eventually, error: KubeEfsError
 ) -> None:
     async with Scene(eventually) as here:
@@ -144,6 +155,24 @@ async def test_mount_targets_are_kept_while_aws_does_not_answer_or_refuses_the_c
         await here.until(lambda: here.addresses == {FS: {ZONE: "10.0.0.2"}})
         del here.aws.known[FS]
         await here.until(lambda: here.addresses == {})
+
+
+async def test_mount_targets_are_kept_until_a_second_answer_confirms_their_loss(
+    eventually: Eventually,
+) -> None:
+    async with Scene(eventually) as here:
+        here.aws.known[FS] = {ZONE: "10.0.0.1"}
+        here.add("s3", f"s3files:{FS}")
+        await here.until(lambda: FS in here.addresses)
+        lost = AwsUnavailable("was not answered", field="ListMountTargets")
+        here.aws.next[FS] = [{}, {ZONE: "10.0.0.1"}, {}, lost, {}]
+        await here.until(lambda: not here.aws.next[FS])
+        await here.rounds(FS)
+        assert len(here.found) == 1
+        here.aws.known[FS] = {}
+        await here.until(lambda: here.addresses == {})
+        here.aws.known[FS] = {ZONE: "10.0.0.2"}
+        await here.until(lambda: here.addresses == {FS: {ZONE: "10.0.0.2"}})
 
 
 async def test_denied_calls_leave_the_mount_targets_to_dns(eventually: Eventually) -> None:
