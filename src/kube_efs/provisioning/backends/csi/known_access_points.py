@@ -8,7 +8,8 @@ The answer to a list may be outdated when it arrives. So it does not bring back 
 deleted here since the list began, and does not remove one that was created here since.
 
 An access point holds its IDs until it is deleted. If its directory may still exist after that, its IDs are
-reassigned only when the range has no other free IDs, or after the deletion of many further access points.
+reassigned only when the range has no other free IDs, first those of the access point that was deleted first,
+or after the deletion of many further access points.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -287,11 +288,12 @@ class KnownAccessPoints:
         IDs of deleted access points whose directories may exist come last.
         """
         taken = self._gids.take(within, holder, start=start)
-        if taken is None and self._retired:
-            for access_point_id in self._retired:
-                self._release(access_point_id)
-            self._retired.clear()
-            taken = self._gids.take(within, holder, start=start)
+        for retired in list(self._retired) if taken is None else ():
+            # No more IDs than necessary: later, and in other ranges, better ones may be free.
+            if self._release_within(within, retired):
+                taken = self._gids.take(within, holder, start=start)
+                if taken is not None:
+                    break
         return taken
 
     def _with_token(self, found: AccessPoint) -> AccessPoint:
@@ -310,8 +312,23 @@ class KnownAccessPoints:
         self._full.pop(gone.file_system_id, None)
 
     def _release(self, access_point_id: AccessPointId) -> None:
-        for holder in (access_point_id, _user_of(access_point_id)):
+        for holder in _holders(access_point_id):
             self._gids.release(holder)
+
+    def _release_within(self, within: GidRange, retired: AccessPointId) -> bool:
+        """Free the IDs of the range that a deleted access point holds; whether it held one."""
+        held = {one: self._gids.of(one) for one in _holders(retired)}
+        inside = [one for one, gid in held.items() if gid is not None and gid in within]
+        for holder in inside:
+            self._gids.release(holder)
+            del held[holder]
+        if inside and not any(gid is not None for gid in held.values()):
+            del self._retired[retired]
+        return bool(inside)
+
+
+def _holders(access_point_id: AccessPointId) -> tuple[str, str]:
+    return access_point_id, _user_of(access_point_id)
 
 
 def _user_of(access_point_id: AccessPointId) -> str:

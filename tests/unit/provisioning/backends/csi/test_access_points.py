@@ -482,6 +482,45 @@ async def test_id_of_a_directory_that_stays_is_reassigned_last(scene: Scene) -> 
     assert [one.user.gid for one in later if one.user] == [1001, 1002, 1000]
 
 
+@pytest.mark.parametrize("start", ["1001", "2000"], ids=["ranges overlap", "ranges are apart"])
+async def test_id_of_a_directory_that_stays_is_reassigned_last_whatever_other_classes_do(
+    scene: Scene, start: str
+) -> None:
+    wide = {"gidRangeStart": start, "gidRangeEnd": "2099"}
+    gone = [await scene.create(request(f"pvc-{number}", **wide)) for number in range(3)]
+    for one in gone:
+        await scene.points.delete(handle(one), is_directory_gone=False)
+    for number in range(2):
+        await scene.create(request(f"pvc-a{number}", **NARROW))
+    with pytest.raises(GidRangeFull):
+        await scene.create(request("pvc-a2", **NARROW))
+    made = await scene.create(request("pvc-b", **wide))
+    assert made.user
+    assert made.user.gid == int(start) + 3
+
+
+async def test_id_of_the_directory_that_stays_for_longest_is_reassigned_first(scene: Scene) -> None:
+    made = [await scene.create(request(name, **NARROW)) for name in ("pvc-1", "pvc-2")]
+    for one in reversed(made):
+        await scene.points.delete(handle(one), is_directory_gone=False)
+    later = [await scene.create(request(name, **NARROW)) for name in ("pvc-3", "pvc-4")]
+    assert [one.user.gid for one in later if one.user] == [1001, 1000]
+    assert not scene.points.known._retired
+
+
+async def test_only_the_id_in_the_range_is_reassigned(scene: Scene) -> None:
+    """The user ID of an access point with a fixed group ID is allocated, too."""
+    made = await scene.create(request("pvc-1", **NARROW, gid="7"))
+    assert made.user == PosixUser(uid=1000, gid=7)
+    await scene.points.delete(handle(made), is_directory_gone=False)
+    for number, expected in enumerate((1001, 1000)):
+        one = await scene.create(request(f"pvc-{number}", **NARROW))
+        assert one.user == PosixUser(uid=expected, gid=expected)
+    assert scene.index.gids.holders(7) == {made.access_point_id}
+    other = await scene.create(request("pvc-3", gidRangeStart="7", gidRangeEnd="8"))
+    assert other.user == PosixUser(uid=8, gid=8)
+
+
 async def test_listed_access_point_deleted_by_others_is_not_found(scene: Scene) -> None:
     made = await scene.create(request(**NARROW))
     assert await scene.points.known.find(handle(made)) == made
