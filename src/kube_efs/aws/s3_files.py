@@ -3,7 +3,8 @@
 The API resembles that of EFS. It has three differences that matter. A list of access points contains neither
 tokens nor tags. A creation with a token that was used either answers with the first access point, or with a
 conflict that names it. And the managed policy of the AWS driver allows neither GetAccessPoint nor
-ListMountTargets, so both are optional here.
+ListMountTargets, so both are optional here. Without GetAccessPoint, a list shows whether an access point
+exists, and lists may omit a new one.
 Source: the service model ``s3files`` 2025-05-05 of botocore.
 """
 
@@ -18,7 +19,7 @@ import structlog
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.errors import reading
 from kube_efs.aws.responses import parse_state, understood, understood_one
-from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest, PosixUser
+from kube_efs.model.csi.access_points import NEW_SECONDS, AccessPoint, AccessPointRequest, PosixUser
 from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
 from kube_efs.model.efs.directories import read_directory
 from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
@@ -33,7 +34,7 @@ from kube_efs.model.efs.ids import (
 )
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import parse_address
-from kube_efs.model.errors import AwsNotFound, AwsNotPermitted
+from kube_efs.model.errors import AwsNoCredentialsYet, AwsNotFound, AwsNotListed, AwsNotPermitted
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +43,8 @@ _FILE_SYSTEMS_PAGE: Final = 100
 _MOUNT_TARGETS_PAGE: Final = 100
 # An administrator may allow the call at any time; asking for each access point would only be denied.
 _DENIED_SECONDS: Final = 600.0
+# A request about a missing access point that is repeated later begins again.
+_REMEMBERED_SECONDS: Final = 3600.0
 
 
 class AwsS3Files:
@@ -50,6 +53,8 @@ class AwsS3Files:
     def __init__(self, connection: AwsConnection, clock: Callable[[], float] = time.monotonic) -> None:
         self._connection, self._clock = connection, clock
         self._denied_until = clock()
+        # From when on a list without the access point proves that it does not exist, the earliest first.
+        self._proven_from: dict[AccessPointId, float] = {}
 
     async def list(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
         """All access points of a file system, without their tokens and tags; a call for each thousand."""
@@ -68,6 +73,7 @@ class AwsS3Files:
         """That access point of the file system; raises AwsNotFound.
 
         It comes from a list, without its token, if GetAccessPoint is not allowed, which is tried again later.
+        Then, AwsNotListed is raised until lists have omitted the access point for a minute.
         """
         if self._clock() >= self._denied_until:
             try:
@@ -81,12 +87,23 @@ class AwsS3Files:
                     subject=access_point_id,
                     key="accessPointId",
                 )
+            except AwsNoCredentialsYet:
+                # This is no answer about the permission.
+                raise
             except AwsNotPermitted as error:
                 log.info("access-points-listed-instead", reason=str(error))
                 self._denied_until = self._clock() + _DENIED_SECONDS
+        began = self._clock()
         for found in await self.list(file_system_id):
             if found.access_point_id == access_point_id:
                 return found
+        if began < self._proof_from(access_point_id):
+            raise AwsNotListed(
+                "is not in the list, which may omit a new one",
+                field="ListAccessPoints",
+                value=access_point_id,
+                remedy="it is tried again for a minute, or at once if s3files:GetAccessPoint is allowed",
+            )
         raise AwsNotFound("does not contain it", field="ListAccessPoints", value=access_point_id)
 
     async def create(self, request: AccessPointRequest) -> AccessPoint:
@@ -122,6 +139,8 @@ class AwsS3Files:
         await self._connection.call(
             Service.S3_FILES, "DeleteAccessPoint", subject=access_point_id, accessPointId=access_point_id
         )
+        # A repeated removal need not wait.
+        self._proven_from[access_point_id] = self._clock()
 
     async def file_systems(self) -> tuple[FileSystem, ...]:
         """All file systems of the region in every state, without their mount targets."""
@@ -160,6 +179,16 @@ class AwsS3Files:
             fileSystemId=file_system_id,
         )
         return tuple(found)
+
+    def _proof_from(self, access_point_id: AccessPointId) -> float:
+        """From when on a list proves that the access point, which a list has omitted, does not exist."""
+        now = self._clock()
+        while self._proven_from:
+            first = next(iter(self._proven_from))
+            if self._proven_from[first] > now - _REMEMBERED_SECONDS:
+                break
+            del self._proven_from[first]
+        return self._proven_from.setdefault(access_point_id, now + NEW_SECONDS)
 
 
 def _parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:

@@ -20,7 +20,8 @@
     │   │       └── AwsNoCredentialsYet
     │   ├── AwsLimitReached
     │   └── AwsUnavailable       every other error, and no answer
-    │       └── AwsInvalidAnswer an answer that is not from AWS, such as a page of a proxy
+    │       ├── AwsInvalidAnswer an answer that is not from AWS, such as a page of a proxy
+    │       └── AwsNotListed     a list does not contain it, but it may exist
     ├── KubeError
     │   ├── KubeNotFound         404
     │   ├── KubeAlreadyExists    409 on create
@@ -219,6 +220,13 @@ class AwsUnavailable(AwsError):
 
 class AwsInvalidAnswer(AwsUnavailable):
     """An answer that is not in the format of AWS, or has invalid values."""
+
+
+class AwsNotListed(AwsUnavailable):
+    """A list does not contain the resource, and AWS does not permit the call that reads it by its ID.
+
+    A list may omit a new resource, so this is not AwsNotFound.
+    """
 
 
 class KubeError(KubeEfsError):

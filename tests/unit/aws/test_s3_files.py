@@ -1,13 +1,15 @@
-"""What the calls to S3 Files remember of a denied one; tests/integration has the calls themselves."""
+"""What the calls to S3 Files remember; tests/integration has the calls themselves."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import pytest
 
 from kube_efs.aws.connection import Service
 from kube_efs.aws.s3_files import AwsS3Files
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import AwsNotPermitted
+from kube_efs.model.errors import AwsNoCredentialsYet, AwsNotFound, AwsNotListed, AwsNotPermitted
 
 FILE_SYSTEM, POINT = FileSystemId("fs-0123456789abcdef0"), AccessPointId("fsap-0123456789abcdef0")
 ANSWER = {"accessPointId": POINT, "fileSystemId": FILE_SYSTEM, "clientToken": "token", "status": "available"}
@@ -18,13 +20,17 @@ class Account:
 
     def __init__(self) -> None:
         self.allows_get = False
+        self.error = AwsNotPermitted("is not allowed", field="GetAccessPoint")
+        self.omits = False
         self.calls: list[str] = []
 
     async def call(self, service: Service, operation: str, **_: object) -> Mapping[str, Any]:
         assert service is Service.S3_FILES
         self.calls.append(operation)
+        if operation == "DeleteAccessPoint":
+            return {}
         if not self.allows_get:
-            raise AwsNotPermitted("is not allowed", field=operation)
+            raise self.error
         return ANSWER
 
     async def read_all(
@@ -35,9 +41,10 @@ class Account:
         parse: Callable[[list[object]], tuple[Any, ...]],
         **_: object,
     ) -> tuple[Any, ...]:
-        assert (service, key) == (Service.S3_FILES, "accessPoints")
+        assert service is Service.S3_FILES
         self.calls.append(operation)
-        return parse([{**ANSWER, "clientToken": ""}])
+        assert key == "accessPoints"
+        return parse([] if self.omits else [{**ANSWER, "clientToken": ""}])
 
 
 async def test_denied_access_points_are_listed_until_the_call_is_tried_again() -> None:
@@ -51,3 +58,63 @@ async def test_denied_access_points_are_listed_until_the_call_is_tried_again() -
     now[0] += 600
     assert (await calls.get(POINT, FILE_SYSTEM)).client_token == "token"
     assert (await calls.get(POINT, FILE_SYSTEM)).client_token == "token"
+
+
+async def test_call_without_credentials_is_no_denied_one() -> None:
+    account = Account()
+    calls = AwsS3Files(account)  # type: ignore[arg-type]
+    account.error = AwsNoCredentialsYet("could not be signed", field="GetAccessPoint")
+    with pytest.raises(AwsNoCredentialsYet):
+        await calls.get(POINT, FILE_SYSTEM)
+    account.allows_get = True
+    assert (await calls.get(POINT, FILE_SYSTEM)).client_token == "token"
+
+
+async def test_access_point_that_lists_omit_is_not_found_only_after_a_minute() -> None:
+    """A list may omit a new one."""
+    account, now = Account(), [1000.0]
+    calls = AwsS3Files(account, clock=lambda: now[0])  # type: ignore[arg-type]
+    account.omits = True
+    for now[0] in (1000.0, 1059.0):
+        with pytest.raises(AwsNotListed, match=f"{POINT}.*is not in the list.*s3files:GetAccessPoint"):
+            await calls.get(POINT, FILE_SYSTEM)
+    now[0] = 1060.0
+    with pytest.raises(AwsNotFound):
+        await calls.get(POINT, FILE_SYSTEM)
+    account.omits = False
+    assert (await calls.get(POINT, FILE_SYSTEM)).access_point_id == POINT
+    # What was asked long ago needs no memory.
+    account.omits = True
+    now[0] += 3600
+    for other in ("fsap-00000000000000001", "fsap-00000000000000002"):
+        with pytest.raises(AwsNotListed):
+            await calls.get(AccessPointId(other), FILE_SYSTEM)
+    assert POINT not in calls._proven_from
+
+
+async def test_minute_of_an_omitted_access_point_begins_with_the_answer() -> None:
+    """A slow list may say what was true long after it began."""
+    account, now = Account(), [1000.0]
+    calls = AwsS3Files(account, clock=lambda: now[0])  # type: ignore[arg-type]
+    account.omits, read_all = True, account.read_all
+
+    async def read_slowly(*given: Any, **named: Any) -> tuple[Any, ...]:
+        now[0] += 100
+        return await read_all(*given, **named)
+
+    account.read_all = read_slowly  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(AwsNotListed):
+            await calls.get(POINT, FILE_SYSTEM)
+    with pytest.raises(AwsNotFound):
+        await calls.get(POINT, FILE_SYSTEM)
+
+
+async def test_deleted_access_point_is_not_found_as_soon_as_lists_omit_it() -> None:
+    account = Account()
+    calls = AwsS3Files(account)  # type: ignore[arg-type]
+    await calls.delete(POINT)
+    assert (await calls.get(POINT, FILE_SYSTEM)).access_point_id == POINT
+    account.omits = True
+    with pytest.raises(AwsNotFound):
+        await calls.get(POINT, FILE_SYSTEM)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 from kube_efs.model.copies import CopySource
 from kube_efs.model.csi.access_point_tags import DEFAULT_TAGS, REQUESTED_BYTES, Tag, TagPolicy
@@ -20,6 +21,9 @@ from kube_efs.model.csi.root_directories import (
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.efs.ids import FileSystemId
+
+# AWS knows a new access point everywhere after seconds. Until then, a list may omit it.
+NEW_SECONDS: Final = 60.0
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 

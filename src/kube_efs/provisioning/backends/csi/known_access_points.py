@@ -5,7 +5,9 @@ directories and their number. Others create and delete access points too. So a r
 answers of AWS to calls that began after the removal (``find``, ``roots``).
 
 The answer to a list may be outdated when it arrives. So it does not bring back an access point that was
-deleted here since the list began, and does not remove one that was created here since.
+deleted here since the list began, and does not remove one that was created here since. A list may also omit
+a new access point. So one that this process has known for less than a minute stays known when a list omits
+it, and a removal reads it by its ID (``roots``).
 
 An access point holds its IDs until it is deleted. If its directory may still exist after that, its IDs are
 reassigned only when the range has no other free IDs, first those of the access point that was deleted first,
@@ -19,7 +21,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest
+from kube_efs.model.csi.access_points import NEW_SECONDS, AccessPoint, AccessPointRequest
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId
@@ -51,7 +53,10 @@ class AccessPointCalls(Protocol):
         """All access points of a file system; those of S3 Files without tokens and tags."""
 
     async def get(self, access_point_id: AccessPointId, file_system_id: FileSystemId, /) -> AccessPoint:
-        """That access point; raises AwsNotFound. Only S3 Files may have to look on the file system."""
+        """That access point; raises AwsNotFound.
+
+        Only S3 Files may have to look on the file system; then, it raises AwsNotListed for a new one.
+        """
 
     async def create(self, request: AccessPointRequest, /) -> AccessPoint:
         """A new one; raises AwsAlreadyExists if one with the token exists, or gives that one."""
@@ -87,6 +92,9 @@ class KnownAccessPoints:
         self._on_list = on_list
         self._known: dict[FileSystemId, dict[AccessPointId, AccessPoint]] = {}
         self._by_token: dict[tuple[FileSystemId, str], AccessPointId] = {}
+        # Since when the new ones of each file system are known, and which of them the last list has omitted.
+        self._new: dict[FileSystemId, dict[AccessPointId, float]] = {}
+        self._unlisted: dict[FileSystemId, frozenset[AccessPointId]] = {}
         # The time from which each full file system is tried again.
         self._full: dict[FileSystemId, float] = {}
         # Deleted access points whose directories may still have their IDs, the last one at the end.
@@ -166,11 +174,13 @@ class KnownAccessPoints:
         """The access points of the file system except those being deleted; raises AwsError.
 
         They come from a list that begins after this call. All calls during a list share the next one. A list
-        may omit a new access point, so each of ``named`` that it omits is read by its ID.
+        may omit a new access point, so each that it omits is read by its ID, if it is one of ``named`` or is
+        known here.
         """
         await self.refresh(file_system_id)
-        listed = dict(self._known[file_system_id])
-        omitted = await self._omitted_from(file_system_id).read(frozenset(named) - listed.keys())
+        unlisted = self._unlisted[file_system_id] & self._known[file_system_id].keys()
+        listed = {key: one for key, one in self._known[file_system_id].items() if key not in unlisted}
+        omitted = await self._omitted_from(file_system_id).read(frozenset(named) - listed.keys(), unlisted)
         of_file_system = (one for one in omitted if one.file_system_id == file_system_id)
         return tuple(one for one in (*listed.values(), *of_file_system) if not one.leaving)
 
@@ -220,7 +230,13 @@ class KnownAccessPoints:
             del self._deleted[file_system_id]
         # No await may separate these lines: nobody may see a part of the answer.
         known = self._known.setdefault(file_system_id, {})
-        for gone in before & known.keys() - {one.access_point_id for one in found}:
+        listed = frozenset(one.access_point_id for one in found)
+        unlisted = before & known.keys() - listed
+        known_since = self._new.get(file_system_id, {})
+        new = {one: since for one, since in known_since.items() if began < since + NEW_SECONDS}
+        self._new[file_system_id] = new
+        self._unlisted[file_system_id] = unlisted & new.keys()
+        for gone in unlisted - new.keys():
             self.retire(known[gone])
         for one in found:
             if one.access_point_id not in deleted:
@@ -250,7 +266,10 @@ class KnownAccessPoints:
         found = self._with_token(found)
         # A list may not have contained it for a while.
         self._retired.pop(found.access_point_id, None)
-        self._known.setdefault(found.file_system_id, {})[found.access_point_id] = found
+        known = self._known.setdefault(found.file_system_id, {})
+        if found.access_point_id not in known:
+            self._new.setdefault(found.file_system_id, {})[found.access_point_id] = self._clock()
+        known[found.access_point_id] = found
         if found.client_token:
             self._by_token[found.file_system_id, found.client_token] = found.access_point_id
         if found.user is None:
@@ -279,6 +298,8 @@ class KnownAccessPoints:
         """Forget a deleted file system with its access points, whose IDs are free."""
         self._listed_at.pop(file_system_id, None)
         self._omitted.pop(file_system_id, None)
+        self._new.pop(file_system_id, None)
+        self._unlisted.pop(file_system_id, None)
         for gone in list(self._known.pop(file_system_id, {}).values()):
             self.removed(gone)
 
@@ -305,6 +326,7 @@ class KnownAccessPoints:
 
     def _drop(self, gone: AccessPoint) -> None:
         self._known.get(gone.file_system_id, {}).pop(gone.access_point_id, None)
+        self._new.get(gone.file_system_id, {}).pop(gone.access_point_id, None)
         if self._by_token.get((gone.file_system_id, gone.client_token)) == gone.access_point_id:
             del self._by_token[gone.file_system_id, gone.client_token]
         if gone.file_system_id in self._deleted:

@@ -2,15 +2,18 @@
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from tests.unit.provisioning.copying import CopiedFolders, given_copies
 
 from kube_efs.aws.access_points import AwsAccessPoints
+from kube_efs.aws.connection import Service
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.made_file_systems import AwsMadeFileSystems
+from kube_efs.aws.s3_files import AwsS3Files
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.cluster_reader import ClusterReader
 from kube_efs.kube.references import References
@@ -30,6 +33,7 @@ from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsNotFound,
+    AwsNotPermitted,
     AwsUnavailable,
     KubeEfsError,
     KubeNotFound,
@@ -115,19 +119,55 @@ class Api(AwsAccessPoints):
 class S3Api(Api):
     """The same for S3 Files, whose lists contain neither tokens nor tags.
 
-    Without ``may_get``, AWS denies GetAccessPoint, so an access point comes from a list.
+    Without ``may_get``, AWS denies GetAccessPoint, so the product takes an access point from a list.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self.may_get = True
+        self._listing = AwsS3Files(ManagedPolicy(self), clock)  # type: ignore[arg-type]
 
     async def list(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
         return tuple(replace(one, client_token="", tags={}) for one in await super().list(file_system_id))
 
     async def get(self, access_point_id: AccessPointId, file_system_id: FileSystemId) -> AccessPoint:
-        found = await super().get(access_point_id, file_system_id)
-        return found if self.may_get else replace(found, client_token="", tags={})
+        if self.may_get:
+            return await super().get(access_point_id, file_system_id)
+        self.call("get")
+        return await self._listing.get(access_point_id, file_system_id)
+
+    async def delete(self, access_point_id: AccessPointId) -> None:
+        await super().delete(access_point_id)
+        await self._listing.delete(access_point_id)
+
+
+class ManagedPolicy:
+    """The connection of a role with the managed policy, to the access points of ``api``."""
+
+    def __init__(self, api: S3Api) -> None:
+        self._api = api
+
+    async def call(self, service: Service, operation: str, **_: object) -> Mapping[str, Any]:
+        if operation == "GetAccessPoint":
+            raise AwsNotPermitted("was answered with AccessDeniedException", field=operation)
+        return {}
+
+    async def read_all(
+        self, service: Service, operation: str, key: str, parse: Callable[..., Any], **given: Any
+    ) -> Any:
+        found = await self._api.list(given["fileSystemId"])
+        return parse(
+            [
+                {
+                    "accessPointId": one.access_point_id,
+                    "fileSystemId": one.file_system_id,
+                    "rootDirectory": {"path": str(one.directory)},
+                    "posixUser": {"uid": one.user.uid, "gid": one.user.gid} if one.user else None,
+                    "status": "deleting" if one.leaving else "available",
+                }
+                for one in found
+            ]
+        )
 
 
 class NotMade(AwsMadeFileSystems):
@@ -331,7 +371,7 @@ class CsiWorld:
         self.index = VolumeIndex()
         self.store = Listed(self.index)
         tags = TagPolicy(describes_volume=True)
-        self.s3_api = S3Api()
+        self.s3_api = S3Api(clock)
         points = {
             kind: AccessPoints(
                 api, self.index, quota=quota, kind=kind, tags=tags, is_alone=is_alone, clock=clock

@@ -23,6 +23,7 @@ from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsDenied,
     AwsLimitReached,
+    AwsNotListed,
     AwsThrottled,
     AwsUnavailable,
     GidRangeFull,
@@ -599,6 +600,7 @@ async def test_roots_omit_access_points_being_deleted(scene: Scene) -> None:
 
 async def test_roots_contain_what_a_list_omits_unless_aws_says_that_it_does_not_exist(scene: Scene) -> None:
     listed, omitted = await scene.create(request("pvc-1")), await scene.create(request("pvc-2"))
+    scene.restart()
     elsewhere = replace(omitted, access_point_id=AccessPointId("fsap-9"), file_system_id=OTHER)
     scene.api.points[elsewhere.access_point_id] = elsewhere
     scene.api.omitted.add(omitted.access_point_id)
@@ -618,7 +620,9 @@ GONE = frozenset(AccessPointId(f"fsap-{number:017x}") for number in range(900, 1
 
 async def test_access_points_that_are_missing_for_a_minute_cost_no_more_calls(scene: Scene) -> None:
     """Volumes with the policy Retain name them indefinitely."""
-    known, omitted = scene.points.known, await scene.create(request())
+    omitted = await scene.create(request())
+    scene.restart()
+    known = scene.points.known
     scene.api.omitted.add(omitted.access_point_id)
     named = {*GONE, omitted.access_point_id}
     calls = []
@@ -648,6 +652,68 @@ async def test_access_point_that_was_missing_for_a_moment_is_read_again(scene: S
         scene.api.points = {made.access_point_id: made} if is_there else {}
         found = await scene.points.known.roots(FS, {made.access_point_id})
         assert found == ((made,) if is_there else ())
+
+
+async def test_new_access_point_that_a_list_omits_stays_known_for_a_minute(scene: Scene) -> None:
+    made, known = await scene.create(request(**NARROW)), scene.points.known
+    scene.api.omitted.add(made.access_point_id)
+    for scene.now in (0, 59):
+        assert await known.roots(FS) == (made,)
+        assert known.on(FS) == {made.access_point_id: made}
+    gets = scene.api.calls["get"]
+    scene.now = 60
+    assert await known.roots(FS) == ()
+    assert (known.on(FS), scene.api.calls["get"]) == ({}, gets)
+    # A list can contain it again.
+    scene.api.omitted.clear()
+    assert await known.roots(FS) == (made,)
+    scene.api.omitted.add(made.access_point_id)
+    assert await known.roots(FS) == (made,)
+
+
+async def test_new_access_point_that_others_have_deleted_is_no_root(scene: Scene) -> None:
+    """Otherwise, it would keep the directory of another one."""
+    await scene.create(request())
+    scene.api.points.clear()
+    assert await scene.points.known.roots(FS) == ()
+
+
+async def test_access_point_that_another_controller_has_just_created_stays_known_too(scene: Scene) -> None:
+    made, known = foreign(scene, "pvc-9", 1000), scene.points.known
+    await known.loaded(FS)
+    scene.api.omitted.add(made.access_point_id)
+    scene.now = 59
+    assert await known.roots(FS) == (made,)
+
+
+async def test_volumes_get_different_ids_although_a_list_omits_one(scene: Scene) -> None:
+    first, second = [await scene.create(request(name, **NARROW)) for name in ("pvc-1", "pvc-2")]
+    scene.api.omitted.add(second.access_point_id)
+    await scene.points.known.refresh(FS)
+    with pytest.raises(GidRangeFull):
+        await scene.create(request("pvc-3", **NARROW))
+    await scene.points.delete(handle(first), is_directory_gone=True)
+    third = await scene.create(request("pvc-3", **NARROW))
+    assert {one.user.gid for one in (second, third) if one.user} == {1000, 1001}
+
+
+async def test_lists_without_the_named_access_points_are_no_proof_for_a_minute() -> None:
+    """Without GetAccessPoint; one minute is enough for all of them."""
+    scene = Scene()
+    scene.api = api = S3Api(lambda: scene.now)
+    api.may_get = False
+    scene.restart()
+    made = await scene.create(request())
+    scene.restart()
+    api.omitted.add(made.access_point_id)
+    named = {made.access_point_id, *GONE}
+    for scene.now in (0, 59):
+        with pytest.raises(AwsNotListed):
+            await scene.points.known.roots(FS, named)
+    api.omitted.clear()
+    scene.now = 60
+    (found,) = await scene.points.known.roots(FS, named)
+    assert found.access_point_id == made.access_point_id
 
 
 async def test_minute_begins_with_the_answer(scene: Scene) -> None:

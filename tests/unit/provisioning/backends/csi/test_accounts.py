@@ -15,6 +15,7 @@ from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import AwsNotPermitted, AwsUnavailable, KubeEfsError
@@ -187,12 +188,13 @@ async def test_refresh_continues_after_a_file_system_that_cannot_be_listed(
         return await list_now(file_system_id)
 
     monkeypatch.setattr(api, "list", list_some)
-    api.points.clear()
+    of_others = replace(next(iter(api.points.values())), file_system_id=OTHER)
+    api.points = {(one := AccessPointId("fsap-00000000000000099")): replace(of_others, access_point_id=one)}
     with capture_logs() as logs:
         await accounts.refresh()
     for role in (None, FIRST):
         async with accounts.of(role) as account:
-            assert account.access_points[EFS].known.counts[OTHER] == 0
+            assert one in account.access_points[EFS].known.on(OTHER)
     assert [(line["event"], line["file_system"]) for line in logs] == [("access-points-not-read", FS)] * 2
 
 

@@ -25,6 +25,7 @@ from kube_efs.model.efs.ids import ZoneName
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
     AwsLimitReached,
+    AwsNotListed,
     AwsThrottled,
     AwsUnavailable,
     GidRangeFull,
@@ -217,6 +218,66 @@ async def test_directory_of_an_access_point_that_a_list_omits_is_kept(*, is_show
     world.api.omitted.add(staying.access_point_id)
     await world.volumes.delete(going)
     assert (set(world.api.points), world.folders.removed) == ({staying.access_point_id}, [])
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["created here", "created by another leader"])
+async def test_directory_of_s3_files_is_kept_while_only_lists_omit_the_access_point_of_a_volume(
+    *, is_known: bool
+) -> None:
+    """The managed policy does not allow GetAccessPoint."""
+    now = 0.0
+    before = CsiWorld(removes_directories=tuple(FileSystemKind), clock=lambda: now)
+    shared = {"subPathPattern": "both", "ensureUniqueDirectory": "false", "uid": "7", "gid": "7"}
+    wanted = [request(name, provisioningMode="s3files-ap", **shared) for name in ("pvc-1", "pvc-2")]
+    going, staying = [(await before.volumes.create(one)).handle for one in wanted]
+    world = before
+    if not is_known:
+        world = CsiWorld(removes_directories=tuple(FileSystemKind), clock=lambda: now)
+        world.s3_api.points = before.s3_api.points
+    world.note("pvc-1", going, **LEAVING)
+    world.note("pvc-2", staying, phase=VolumePhase.BOUND)
+    assert staying.access_point_id
+    world.s3_api.may_get = False
+    world.s3_api.omitted.add(staying.access_point_id)
+    for moment in (0.0, 59.0):
+        now = moment
+        with pytest.raises(AwsNotListed):
+            await world.volumes.delete(going)
+    assert (len(world.s3_api.points), world.folders.removed) == (2, [])
+    world.s3_api.omitted.clear()
+    await world.volumes.delete(going)
+    assert (set(world.s3_api.points), world.folders.removed) == ({staying.access_point_id}, [])
+
+
+async def test_volume_of_s3_files_is_removed_although_lists_omit_another_access_point_that_is_gone() -> None:
+    """The list is the only answer that AWS permits, and after a minute it is certain."""
+    now = 0.0
+    world = CsiWorld(removes_directories=tuple(FileSystemKind), clock=lambda: now)
+    world.s3_api.may_get = False
+    handle = (await world.volumes.create(request(provisioningMode="s3files-ap"))).handle
+    world.note("pvc-1", handle, **LEAVING)
+    world.note("left behind", f"s3files:{FS}::fsap-00000000000000099")
+    with pytest.raises(AwsNotListed):
+        await world.volumes.delete(handle)
+    now = 60.0
+    await world.volumes.delete(handle)
+    assert (world.s3_api.points, len(world.folders.removed)) == ({}, 1)
+    await world.volumes.delete(handle)  # as after a lost answer to csi-provisioner
+
+
+async def test_access_point_of_s3_files_that_a_list_omits_is_removed_later() -> None:
+    """Otherwise it would stay without a volume, with its directory."""
+    now = 0.0
+    world = CsiWorld(removes_directories=tuple(FileSystemKind), clock=lambda: now)
+    world.s3_api.may_get = False
+    handle = (await world.volumes.create(request(provisioningMode="s3files-ap"))).handle
+    world.note("pvc-1", handle, **LEAVING)
+    world.s3_api.hidden = True
+    with pytest.raises(AwsNotListed):
+        await world.volumes.delete(handle)
+    world.s3_api.hidden = False
+    await world.volumes.delete(handle)
+    assert (world.s3_api.points, len(world.folders.removed)) == ({}, 1)
 
 
 async def test_directory_of_a_volume_that_appears_during_a_list_of_volumes_is_kept() -> None:
