@@ -1,4 +1,4 @@
-"""What the calls to S3 Files remember; tests/integration has the calls themselves."""
+"""What the calls to S3 Files remember, and what they read; tests/integration has the calls themselves."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 from kube_efs.aws.connection import Service
 from kube_efs.aws.s3_files import AwsS3Files
 from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.file_systems import LifeCycleState
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import AwsNoCredentialsYet, AwsNotFound, AwsNotListed, AwsNotPermitted
 
@@ -22,6 +23,7 @@ class Account:
         self.allows_get = False
         self.error = AwsNotPermitted("is not allowed", field="GetAccessPoint")
         self.omits = False
+        self.status = "available"
         self.calls: list[str] = []
 
     async def call(self, service: Service, operation: str, **_: object) -> Mapping[str, Any]:
@@ -43,6 +45,8 @@ class Account:
     ) -> tuple[Any, ...]:
         assert service is Service.S3_FILES
         self.calls.append(operation)
+        if key == "fileSystems":
+            return parse([{"fileSystemId": FILE_SYSTEM, "status": self.status}])
         assert key == "accessPoints"
         return parse([] if self.omits else [{**ANSWER, "clientToken": ""}])
 
@@ -118,3 +122,10 @@ async def test_deleted_access_point_is_not_found_as_soon_as_lists_omit_it() -> N
     account.omits = True
     with pytest.raises(AwsNotFound):
         await calls.get(POINT, FILE_SYSTEM)
+
+
+async def test_misconfigured_file_system_is_listed() -> None:
+    account = Account()
+    account.status = "misconfigured"
+    (found,) = await AwsS3Files(account).file_systems()  # type: ignore[arg-type]
+    assert (found.file_system_id, found.state) == (FILE_SYSTEM, LifeCycleState.MISCONFIGURED)

@@ -587,6 +587,11 @@ PROVOKED = [
         _s3_files(replace(_ON_S3, state=LifeCycleState.ERROR)),
     ),
     (
+        "file-system/state",
+        "is misconfigured",
+        _s3_files(replace(_ON_S3, state=LifeCycleState.MISCONFIGURED)),
+    ),
+    (
         "mount-target/none",
         "has no usable mount target",
         _s3_files(replace(_ON_S3, mount_targets=())),

@@ -8,7 +8,7 @@ from kube_efs.doctor.checks.mentions import Mention, named_file_systems, used_wi
 from kube_efs.doctor.facts import AwsFacts, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk, unchecked
 from kube_efs.doctor.policies import refused_without_identity
-from kube_efs.model.efs.file_systems import FileSystem
+from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import InvalidValue
@@ -56,7 +56,11 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 subject=FindingSubject("FileSystem", file_system_id),
                 problem=f"is {system.state}",
                 evidence=tuple(map(str, by[:_SHOWN])),
-                remedy="wait until it is available; after an error, check it in the AWS console",
+                remedy=(
+                    "correct what the status message in the answer of the command names"
+                    if system.state is LifeCycleState.MISCONFIGURED
+                    else "wait until it is available; after an error, check it in the AWS console"
+                ),
                 commands=(_describe(aws, "file-systems", file_system_id, kind),),
             )
         elif file_system_id in aws.looked_into:

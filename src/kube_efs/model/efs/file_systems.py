@@ -11,7 +11,10 @@ from kube_efs.model.efs.partitions import partition_of
 
 
 class LifeCycleState(StrEnum):
-    """State of a file system or mount target, as the EFS API names it (``LifeCycleState``)."""
+    """State of a file system or mount target, as the EFS API names it (``LifeCycleState``).
+
+    Only file systems of S3 Files can be ``misconfigured``. AWS does not say whether they can be read then.
+    """
 
     CREATING = "creating"
     AVAILABLE = "available"
@@ -19,6 +22,7 @@ class LifeCycleState(StrEnum):
     DELETING = "deleting"
     DELETED = "deleted"
     ERROR = "error"
+    MISCONFIGURED = "misconfigured"
 
     @property
     def usable(self) -> bool:

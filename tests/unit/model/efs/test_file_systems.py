@@ -68,6 +68,7 @@ def test_dns_name_uses_the_configured_suffix() -> None:
         (LifeCycleState.DELETING, False),
         (LifeCycleState.DELETED, False),
         (LifeCycleState.ERROR, False),
+        (LifeCycleState.MISCONFIGURED, False),
     ],
 )
 def test_file_system_is_usable_only_in_available_states(state: LifeCycleState, usable: bool) -> None:
