@@ -164,7 +164,7 @@ async def test_full_file_system_is_followed_by_the_next(account: Account) -> Non
     with pytest.raises(AwsLimitReached) as caught:
         await account.points.create(wanted(first, "pvc-5"), both)
     assert f"{first}, {second}" in str(caught.value)
-    await account.points.delete(_handle(made[1]), is_directory_gone=False)
+    await account.points.delete(made[1], is_directory_gone=False)
     assert (await account.points.create(wanted(first, "pvc-6"), both)).file_system_id == first
 
 
@@ -178,7 +178,7 @@ async def test_ids_are_assigned_until_the_range_is_full(account: Account) -> Non
     with pytest.raises(GidRangeFull) as caught:
         await account.points.create(wanted(file_system_id, "pvc-3", **narrow), [file_system_id])
     assert "1000-1001" in str(caught.value)
-    await account.points.delete(_handle(made[0]), is_directory_gone=True)
+    await account.points.delete(made[0], is_directory_gone=True)
     third = await account.points.create(wanted(file_system_id, "pvc-3", **narrow), [file_system_id])
     assert third.user == made[0].user
 
@@ -187,7 +187,7 @@ async def test_ids_with_a_remaining_directory_are_assigned_last(account: Account
     file_system_id = await account.file_system()
     narrow = {"gidRangeStart": "1000", "gidRangeEnd": "1001"}
     first = await account.points.create(wanted(file_system_id, "pvc-1", **narrow), [file_system_id])
-    await account.points.delete(_handle(first), is_directory_gone=False)
+    await account.points.delete(first, is_directory_gone=False)
     ids = [
         (await account.points.create(wanted(file_system_id, name, **narrow), [file_system_id])).user
         for name in ("pvc-2", "pvc-3")
@@ -207,9 +207,10 @@ async def test_access_point_is_deleted_once_and_a_repetition_is_not_an_error(acc
     file_system_id = await account.file_system()
     made = await account.points.create(wanted(file_system_id), [file_system_id])
     account.calls()
-    await account.points.delete(_handle(made), is_directory_gone=True)
+    await account.points.delete(await account.points.to_delete(_handle(made)), is_directory_gone=True)
     assert account.calls() == {"DeleteAccessPoint": 1}
-    await account.points.delete(_handle(made), is_directory_gone=True)
+    await account.points.delete(await account.points.to_delete(_handle(made)), is_directory_gone=True)
+    await account.points.delete(made, is_directory_gone=True)
     assert await account.gateway.access_points.list(file_system_id) == ()
 
 
@@ -219,7 +220,7 @@ async def test_handle_with_a_foreign_access_point_deletes_nothing(account: Accou
     crafted = VolumeHandle(file_system_id=second, access_point_id=made.access_point_id)
     account.controller()
     with pytest.raises(RemovalRefused) as caught:
-        await account.points.delete(crafted, is_directory_gone=False)
+        await account.points.to_delete(crafted)
     assert f"belongs to {first}" in str(caught.value)
     assert await account.gateway.access_points.list(first) == (made,)
 

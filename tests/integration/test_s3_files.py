@@ -143,9 +143,10 @@ async def test_access_point_is_created_found_again_and_deleted(
     found = await controller.points.known.find(handle_of(made))
     assert found
     assert found.access_point_id == made.access_point_id
-    await controller.points.delete(handle_of(made), is_directory_gone=False)
+    known = await controller.points.to_delete(handle_of(made))
+    await controller.points.delete(known, is_directory_gone=False)
     assert await Controller(gateway).points.known.find(handle_of(made)) is None
-    await Controller(gateway).points.delete(handle_of(made), is_directory_gone=False)
+    assert await Controller(gateway).points.to_delete(handle_of(made)) is None
 
 
 async def test_next_controller_finds_what_a_lost_answer_has_created(

@@ -163,20 +163,25 @@ class AccessPoints:
             remedy="delete volumes, add a file system to the class, or use provisioningMode: efs-dir",
         )
 
-    async def delete(self, handle: VolumeHandle, *, is_directory_gone: bool) -> None:
+    async def to_delete(self, handle: VolumeHandle) -> AccessPoint | None:
+        """The access point of a volume, for ``delete``; None if it does not exist.
+
+        This may ask AWS, which takes time, so it comes before the last confirmation of a removal. Raises
+        RemovalRefused when the access point belongs to another file system than the handle, and AwsError.
+        """
+        if handle.access_point_id is None:
+            return None
+        # An access point never changes its file system, so an older list is sufficient here.
+        known = self.known.last(handle.file_system_id, handle.access_point_id)
+        return known or await self.known.find(handle)
+
+    async def delete(self, found: AccessPoint | None, *, is_directory_gone: bool) -> None:
         """Delete the access point of a volume; a missing one is not an error.
 
         Returns when AWS has accepted the deletion or reports that the access point does not exist. After any
         other answer the call must be repeated. If the directory is kept, the IDs of the access point are
-        reassigned only when the range has no other free IDs. Raises RemovalRefused when the access point
-        belongs to another file system than the handle, and AwsError.
+        reassigned only when the range has no other free IDs. Raises AwsError.
         """
-        if handle.access_point_id is None:
-            return
-        # An access point never changes its file system, so an older list is sufficient here.
-        found = self.known.last(handle.file_system_id, handle.access_point_id)
-        if found is None:
-            found = await self.known.find(handle)
         if found is None:
             return
         if not found.leaving:

@@ -339,23 +339,33 @@ class FileSystems:
         """Delete the mount targets, its own security group and the file system, after ``begin_removal``.
 
         The access point and the file system are deleted last: without them, a removal that is interrupted or
-        given up could not be continued or repaired. Raises NotYet while AWS deletes the mount targets, and
-        when another process has given up the removal; RemovalRefused, AwsError, KubeError.
+        given up could not be continued or repaired. Each deletion is confirmed by itself. Raises NotYet while
+        AWS deletes the mount targets, and when another process has given up the removal; RemovalRefused,
+        AwsError, KubeError.
         """
         name = found.file_system_id
         await self._delete_mount_targets(name)
         # After the mount targets: EC2 does not delete a security group that is in use.
         for group in await self._gateway.owned.security_groups_named(found.security_group, (CLUSTER, "true")):
             await self._gateway.owned.delete_security_group(group)
-        await order.confirm()
-        if order.permit.keeps_file_system:
-            raise NotYet(order.permit.keeps_file_system, field="file system", value=name)
+        await self._confirm_last(name, order)
         await delete_access_point()
+        # Once more: that call may have taken minutes, or this process was paused. Meanwhile, others may have
+        # kept the volume and reported that its data stays.
+        await self._confirm_last(name, order)
         try:
             await self._gateway.delete_file_system(name)
         except AwsNotFound:
             log.info("file-system-gone", file_system=name)
         log.info("file-system-removed", file_system=name, owner=found.owner.name)
+
+    async def _confirm_last(self, name: FileSystemId, order: RemovalOrder) -> None:
+        """Raise KubeEfsError unless the file system is still to be removed; one deletion may follow."""
+        await self._removing(name)
+        # The order comes last, because ``CALL_SECONDS`` begins with its confirmation.
+        await order.confirm()
+        if order.permit.keeps_file_system:
+            raise NotYet(order.permit.keeps_file_system, field="file system", value=name)
 
     async def reopen(self, found: MadeFileSystem) -> None:
         """Let new volumes use it again, although a removal had begun; raises AwsError.

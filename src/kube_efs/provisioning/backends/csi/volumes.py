@@ -376,14 +376,14 @@ class CsiVolumes:
     async def _remove_access_point(
         self, handle: VolumeHandle, removal: Removal, order: RemovalOrder, points: AccessPoints
     ) -> None:
-        delete = partial(points.delete, handle)
         if removal.file_system is not None:
             if self._directories is not None and removal.file_system.stage is not Stage.REMOVING:
                 self._directories.forget_snapshots(removal.file_system.file_system_id)
             ending = await self._file_systems.begin_removal(removal.file_system, order, self._check_contents)
             if ending is not None:
+                found = await points.to_delete(handle)
                 with self._ordering(handle):
-                    last = partial(delete, is_directory_gone=True)
+                    last = partial(points.delete, found, is_directory_gone=True)
                     await self._file_systems.remove(ending, order, last)
                 points.known.forget(ending.file_system_id)
                 return
@@ -392,12 +392,13 @@ class CsiVolumes:
                 await self._required_directories().remove(removal, order)
         except DataKept as kept:
             log.warning("directory-kept", volume=str(handle), reason=kept.problem)
+        found = await points.to_delete(handle)
         # Once more: the directory's removal may have taken minutes, and the deletion of an access point
-        # cannot be undone.
+        # cannot be undone. ``CALL_SECONDS`` begins here, so no other call may follow before the deletion.
         await order.confirm()
         is_directory_gone = not (removal.leaves_directory or order.permit.keeps)
         with self._ordering(handle):
-            await delete(is_directory_gone=is_directory_gone)
+            await points.delete(found, is_directory_gone=is_directory_gone)
 
     @contextmanager
     def _ordering(self, handle: VolumeHandle) -> Iterator[None]:

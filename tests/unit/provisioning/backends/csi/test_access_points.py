@@ -170,7 +170,7 @@ async def test_retry_after_a_lost_answer_gives_the_same_access_point(scene: Scen
     made = await scene.create(request(**NARROW))
     assert made.user == PosixUser(uid=1000, gid=1000)
     assert len(scene.api.points) == 2
-    await scene.points.delete(handle(made), is_directory_gone=True)
+    await scene.points.delete(made, is_directory_gone=True)
     assert scene.held == {1001}
 
 
@@ -469,16 +469,16 @@ async def test_deletion_without_an_answer_is_repeated_until_it_is_confirmed(scen
     made = await scene.create(request(**NARROW))
     scene.api.lost.add("delete")
     with pytest.raises(AwsUnavailable):
-        await scene.points.delete(handle(made), is_directory_gone=True)
+        await scene.points.delete(made, is_directory_gone=True)
     assert scene.held == {1000}
-    await scene.points.delete(handle(made), is_directory_gone=True)
+    await scene.points.delete(made, is_directory_gone=True)
     assert scene.held == set()
 
 
 async def test_id_of_a_directory_that_stays_is_reassigned_last(scene: Scene) -> None:
     three = {"gidRangeStart": "1000", "gidRangeEnd": "1002"}
     made = await scene.create(request("pvc-1", **three))
-    await scene.points.delete(handle(made), is_directory_gone=False)
+    await scene.points.delete(made, is_directory_gone=False)
     later = [await scene.create(request(name, **three)) for name in ("pvc-2", "pvc-3", "pvc-4")]
     assert [one.user.gid for one in later if one.user] == [1001, 1002, 1000]
 
@@ -490,7 +490,7 @@ async def test_id_of_a_directory_that_stays_is_reassigned_last_whatever_other_cl
     wide = {"gidRangeStart": start, "gidRangeEnd": "2099"}
     gone = [await scene.create(request(f"pvc-{number}", **wide)) for number in range(3)]
     for one in gone:
-        await scene.points.delete(handle(one), is_directory_gone=False)
+        await scene.points.delete(one, is_directory_gone=False)
     for number in range(2):
         await scene.create(request(f"pvc-a{number}", **NARROW))
     with pytest.raises(GidRangeFull):
@@ -503,7 +503,7 @@ async def test_id_of_a_directory_that_stays_is_reassigned_last_whatever_other_cl
 async def test_id_of_the_directory_that_stays_for_longest_is_reassigned_first(scene: Scene) -> None:
     made = [await scene.create(request(name, **NARROW)) for name in ("pvc-1", "pvc-2")]
     for one in reversed(made):
-        await scene.points.delete(handle(one), is_directory_gone=False)
+        await scene.points.delete(one, is_directory_gone=False)
     later = [await scene.create(request(name, **NARROW)) for name in ("pvc-3", "pvc-4")]
     assert [one.user.gid for one in later if one.user] == [1001, 1000]
     assert not scene.points.known._retired
@@ -513,7 +513,7 @@ async def test_only_the_id_in_the_range_is_reassigned(scene: Scene) -> None:
     """The user ID of an access point with a fixed group ID is allocated, too."""
     made = await scene.create(request("pvc-1", **NARROW, gid="7"))
     assert made.user == PosixUser(uid=1000, gid=7)
-    await scene.points.delete(handle(made), is_directory_gone=False)
+    await scene.points.delete(made, is_directory_gone=False)
     for number, expected in enumerate((1001, 1000)):
         one = await scene.create(request(f"pvc-{number}", **NARROW))
         assert one.user == PosixUser(uid=expected, gid=expected)
@@ -527,7 +527,7 @@ async def test_listed_access_point_deleted_by_others_is_not_found(scene: Scene) 
     assert await scene.points.known.find(handle(made)) == made
     del scene.api.points[made.access_point_id]
     assert await scene.points.known.find(handle(made)) is None
-    await scene.points.delete(handle(made), is_directory_gone=True)
+    await scene.points.delete(made, is_directory_gone=True)
     assert scene.held == set()
 
 
@@ -692,7 +692,7 @@ async def test_volumes_get_different_ids_although_a_list_omits_one(scene: Scene)
     await scene.points.known.refresh(FS)
     with pytest.raises(GidRangeFull):
         await scene.create(request("pvc-3", **NARROW))
-    await scene.points.delete(handle(first), is_directory_gone=True)
+    await scene.points.delete(first, is_directory_gone=True)
     third = await scene.create(request("pvc-3", **NARROW))
     assert {one.user.gid for one in (second, third) if one.user} == {1000, 1001}
 
@@ -780,7 +780,7 @@ async def test_list_does_not_undo_concurrent_changes(scene: Scene) -> None:
     slow = Slow(scene)
     listing = asyncio.create_task(scene.points.known.refresh(FS))
     await slow.rest()
-    await scene.points.delete(handle(leaving), is_directory_gone=True)
+    await scene.points.delete(leaving, is_directory_gone=True)
     made = await scene.create(request("pvc-2", **NARROW))
     assert made.user == PosixUser(uid=1000, gid=1000)
     slow.began[0].set_result(None)

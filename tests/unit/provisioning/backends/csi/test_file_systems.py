@@ -1,7 +1,7 @@
 """File systems for claims: one or none, if any call to AWS fails, and if another process does the same."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,7 @@ from tests.unit.provisioning.backends.csi.csi_world import (
 )
 from tests.unit.provisioning.copying import given_copies
 
+from kube_efs.aws.connection import Service
 from kube_efs.controllers.unfinished_file_systems import UnfinishedFileSystems, is_needed
 from kube_efs.model.claims import Claim, ReclaimPolicy
 from kube_efs.model.csi.access_points import AccessPoint, VolumeRequest
@@ -630,6 +631,57 @@ def test_removal_that_another_controller_has_given_up_deletes_no_more_mount_targ
         with pytest.raises(NotYet, match="may be used again"):
             await removing
         assert handle.file_system_id in account.file_systems
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("pause", "late", "is_shown"),
+    [
+        pytest.param(400, 0, False, id="paused for long"),
+        pytest.param(115, 115, True, id="two slow calls"),
+    ],
+)
+def test_file_system_that_was_reported_as_kept_is_not_deleted_after_its_access_point(
+    *, pause: int, late: int, is_shown: bool
+) -> None:
+    """Each call takes less than CALL_SECONDS, both together take more."""
+
+    async def test() -> None:
+        account = AwsAccount()
+        old = Driver(account)
+        handle = await old.create(_of("team", 1))
+        leaders: list[Driver] = []
+        call = old.connection.call
+
+        async def slowly(service: Service, operation: str, /, **given: object) -> Mapping[str, object]:
+            if operation == "DeleteFileSystem":
+                await asyncio.sleep(late)
+            answer = await call(service, operation, **given)
+            if operation == "DeleteAccessPoint":
+                leaders.append(Driver(account))  # It begins just after the last confirmation of the old one.
+                await asyncio.sleep(pause)
+            return answer
+
+        old.connection.call = slowly  # type: ignore[method-assign]
+        removing = asyncio.ensure_future(old.volumes.delete(handle))
+        while not leaders:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        (leader,) = leaders
+        leader.note("pvc-team-1", handle)
+        kept = replace(leader.index.volumes["pvc-team-1"], reclaim_policy=ReclaimPolicy.RETAIN)
+        for one in (leader, old) if is_shown else (leader,):
+            one.index.put_volume(kept)
+
+        async def settled() -> None:
+            await leader.volumes.settled(await leader.volumes.removal(handle))
+
+        await _until_done(settled)  # The engine reports now that the data was kept.
+        with pytest.raises((RemovalRefused, NotYet)):
+            await removing
+        account.advance()
+        assert account.stage(handle.file_system_id) == "ready"
+        assert account.file_systems[handle.file_system_id]["LifeCycleState"] == "available"
 
     run(test)
 

@@ -18,10 +18,10 @@ from kube_efs.model.csi.access_points import (
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument, NoMountTarget, VolumePending
 from kube_efs.model.csi.volume_attributes import render_attributes
-from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.file_systems import LifeCycleState
-from kube_efs.model.efs.ids import ZoneName
+from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
     AwsLimitReached,
@@ -759,6 +759,27 @@ async def test_access_point_is_created_only_when_no_earlier_order_can_change_its
     assert list(world.api.points) == [handle.access_point_id]
 
 
+async def test_access_point_of_a_volume_that_is_kept_during_the_last_read_of_it_stays() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request())).handle
+    world.note("pvc-1", handle, **LEAVING)
+    async with world.accounts.of(None) as account:
+        account.access_points[handle.kind].known.forget(FS)
+    get, reads = world.api.get, 0
+
+    async def kept_meanwhile(access_point_id: AccessPointId, _file_system_id: FileSystemId) -> AccessPoint:
+        nonlocal reads
+        reads += 1
+        if reads == 2:  # The first one found out what is removed.
+            world.note("pvc-1", handle, phase=VolumePhase.RELEASED, reclaim_policy=ReclaimPolicy.RETAIN)
+        return await get(access_point_id, _file_system_id)
+
+    world.api.get = kept_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(RemovalRefused):
+        await world.volumes.delete(handle)
+    assert list(world.api.points) == [handle.access_point_id]
+
+
 async def test_volume_is_kept_while_an_earlier_call_can_delete_its_access_point() -> None:
     now = 1000.0
     world = CsiWorld(clock=lambda: now)
@@ -1064,9 +1085,8 @@ async def test_clone_does_not_replace_the_directory_of_another_volume(mode: str)
     # After the removal of the other one, with its own access point and volume.
     world.index.drop_volume(world.index.volumes["pvc-1"])
     if first.handle.access_point_id is not None:
-        await world.accounts._account.access_points[FileSystemKind.EFS].delete(
-            first.handle, is_directory_gone=True
-        )
+        points = world.accounts._account.access_points[FileSystemKind.EFS]
+        await points.delete(await points.to_delete(first.handle), is_directory_gone=True)
     made = await world.volumes.create(wanted)
     world.note("pvc-2", made.handle)
     await world.volumes.create(wanted)
