@@ -444,7 +444,8 @@ class Guards:
         location = Location(file_system_id=found.file_system_id, directory=Directory())
         # A volume of an unknown address uses another one: all addresses of this one are known.
         await self._check_unlocated(location, itself, view, only_loopback=True)
-        roots = await self._roots(location, None, ()) if self._roots else ()
+        named = self._named(found.file_system_id, view)
+        roots = await self._roots(location, None, named) if self._roots else ()
         others = {one.access_point_id for one in roots}
         if point is not None:
             others.discard(point.handle.access_point_id or AccessPointId(""))
@@ -557,10 +558,7 @@ class Guards:
             return ()
         file_system_id = removed.location.file_system_id
         try:
-            # An awaited volume that watches have shown since the view was listed is only in the index.
-            in_use = (one.access_points_in_use(file_system_id) for one in (view, self._index))
-            named = self.awaited.access_points(file_system_id).union(*in_use)
-            return await self._roots(removed.location, removed.role, named)
+            return await self._roots(removed.location, removed.role, self._named(file_system_id, view))
         except (AwsNotFound, AwsNotPermitted) as error:
             # The IAM policies of the older provisioners do not allow this call. They never made it, and it is
             # not necessary as long as no volume of the cluster uses an access point. A file system that AWS
@@ -571,6 +569,12 @@ class Guards:
                 raise
             log.info("access-points-not-listed", file_system=file_system_id, reason=str(error))
             return ()
+
+    def _named(self, file_system_id: FileSystemId, view: VolumeIndex) -> frozenset[AccessPointId]:
+        """The access points of the file system that volumes name, also awaited ones."""
+        # An awaited volume that watches have shown since the view was listed is only in the index.
+        in_use = (one.access_points_in_use(file_system_id) for one in (view, self._index))
+        return self.awaited.access_points(file_system_id).union(*in_use)
 
     async def _list_volumes(self) -> VolumeIndex:
         view = self._index.empty_copy()

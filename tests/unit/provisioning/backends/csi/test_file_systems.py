@@ -757,6 +757,36 @@ def test_refused_removal_does_not_mark_an_unfinished_file_system_as_used() -> No
     run(test)
 
 
+def test_awaited_volume_whose_access_point_a_list_omits_keeps_the_file_system() -> None:
+    """Such as one that was just created: the list of AWS may be older."""
+
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        first = await driver.create(_of("team", 1))
+        driver.cluster.claim_uids["team/data-2"] = ClaimUid("team-2")
+        # csi-provisioner creates its object later, for example because a webhook is slow.
+        awaited = (await driver.volumes.promise(_of("team", 2), claim=CLAIM)).handle
+        describe = account._DescribeAccessPoints
+
+        def omitting(given: Mapping[str, object]) -> Mapping[str, object]:
+            found = describe(given)["AccessPoints"]
+            is_list = "FileSystemId" in given
+            shown = [one for one in found if not is_list or one["AccessPointId"] != awaited.access_point_id]
+            return {"AccessPoints": shown}
+
+        account._DescribeAccessPoints = omitting  # type: ignore[method-assign]
+        with pytest.raises(RemovalRefused, match=f"also used by access point {awaited.access_point_id}"):
+            await driver.volumes.delete(first)
+        assert len(account.access_points) == 2
+        assert account.stage(first.file_system_id) == "ready"
+        driver.note("pvc-team-2", awaited, phase=VolumePhase.BOUND)
+        await driver.volumes.delete(first)
+        assert list(account.access_points) == [awaited.access_point_id]
+
+    run(test)
+
+
 @pytest.mark.parametrize("has_point", [True, False])
 def test_unfinished_file_system_that_is_used_before_its_removal_is_recorded_is_reopened(
     *, has_point: bool
