@@ -13,8 +13,8 @@ system with mount targets.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
@@ -44,6 +44,7 @@ from kube_efs.model.efs.file_systems import LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import (
     AwsAlreadyExists,
+    AwsError,
     AwsNotFound,
     InvalidValue,
     KubeNotFound,
@@ -61,6 +62,8 @@ CALL_SECONDS: Final = 180.0
 _VISIBLE_SECONDS: Final = 5.0
 # A file system takes seconds, a mount target a minute or two.
 _POLL_SECONDS: Final = 2.0
+# AWS documents these refusals of DeleteFileSystem, and not which of them is that of a replication.
+_IN_REPLICATION: Final = frozenset({"BadRequest", "FileSystemInUse"})
 
 
 class Cluster(Protocol):
@@ -354,7 +357,11 @@ class FileSystems:
         # kept the volume and reported that its data stays.
         await self._confirm_last(name, order)
         try:
-            await self._gateway.delete_file_system(name)
+            remedy = (
+                "if it is part of a replication, delete the replication configuration; it is deleted then"
+            )
+            with _advising(_IN_REPLICATION, remedy):
+                await self._gateway.delete_file_system(name)
         except AwsNotFound:
             log.info("file-system-gone", file_system=name)
         log.info("file-system-removed", file_system=name, owner=found.owner.name)
@@ -569,6 +576,17 @@ class FileSystems:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+@contextmanager
+def _advising(codes: Collection[str], remedy: str) -> Iterator[None]:
+    """Give that remedy to errors of AWS with these codes, which only a person can end."""
+    try:
+        yield
+    except AwsError as error:
+        if error.code in codes:
+            error.remedy = remedy
+        raise
 
 
 def _check_usable(found: MadeFileSystem) -> None:

@@ -51,6 +51,8 @@ class AwsAccount:
         self.groups: dict[str, dict[str, Any]] = {}
         self.policies: dict[str, str] = {}
         self.lifecycles: dict[str, list[Mapping[str, str]]] = {}
+        # The file systems that are part of a replication.
+        self.replicated: set[str] = set()
         self.file_system_quota = 1000
         self._numbers = itertools.count(1)
 
@@ -127,7 +129,7 @@ class AwsAccount:
         name = given["FileSystemId"]
         found = self._existing("DeleteFileSystem", name)
         # AWS documents this for mount targets alone, so access points protect nothing.
-        if self._targets_of(name):
+        if self._targets_of(name) or name in self.replicated:
             raise error("DeleteFileSystem", "FileSystemInUse", 409)
         found |= {"LifeCycleState": "deleting", "until": _time() + _APPEARS_SECONDS}
         return {}

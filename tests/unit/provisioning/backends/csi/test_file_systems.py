@@ -686,6 +686,45 @@ def test_file_system_that_was_reported_as_kept_is_not_deleted_after_its_access_p
     run(test)
 
 
+def test_file_system_of_a_replication_is_removed_when_people_have_deleted_the_replication() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        account.replicated.add(handle.file_system_id)
+        for _ in range(2):
+            with pytest.raises(AwsError, match=r"FileSystemInUse.*; .*delete the replication configuration"):
+                await driver.volumes.delete(handle)
+        assert (list(account.file_systems), account.access_points) == ([handle.file_system_id], {})
+        account.replicated.clear()
+        await driver.volumes.delete(handle)
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
+
+    run(test)
+
+
+def test_file_system_of_a_replication_stays_without_its_access_point_if_the_volume_is_kept() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(_of("team", 1))
+        account.replicated.add(handle.file_system_id)
+        with pytest.raises(AwsError, match="FileSystemInUse"):
+            await driver.volumes.delete(handle)
+        volume = driver.index.volumes["pvc-team-1"]
+        driver.index.put_volume(replace(volume, reclaim_policy=ReclaimPolicy.RETAIN))
+        with pytest.raises(VolumePending, match="is being removed"):
+            await driver.create(_of("team", 2))
+        await asyncio.sleep(181)
+        again = await driver.create(_of("team", 2))
+        assert again.file_system_id == handle.file_system_id
+        assert handle.access_point_id not in account.access_points
+
+    run(test)
+
+
 def test_file_system_that_loses_its_tags_during_the_removal_stays() -> None:
     async def test() -> None:
         account = AwsAccount()
