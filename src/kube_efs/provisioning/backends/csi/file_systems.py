@@ -64,6 +64,7 @@ _VISIBLE_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 2.0
 # AWS documents these refusals of DeleteFileSystem, and not which of them is that of a replication.
 _IN_REPLICATION: Final = frozenset({"BadRequest", "FileSystemInUse"})
+_GROUP_IN_USE: Final = frozenset({"DependencyViolation"})
 
 
 class Cluster(Protocol):
@@ -350,7 +351,11 @@ class FileSystems:
         await self._delete_mount_targets(name)
         # After the mount targets: EC2 does not delete a security group that is in use.
         for group in await self._gateway.owned.security_groups_named(found.security_group, (CLUSTER, "true")):
-            await self._gateway.owned.delete_security_group(group)
+            remedy = (
+                "remove it from rules of other security groups and from network interfaces; it is retried"
+            )
+            with _advising(_GROUP_IN_USE, remedy):
+                await self._gateway.owned.delete_security_group(group)
         await self._confirm_last(name, order)
         await delete_access_point()
         # Once more: that call may have taken minutes, or this process was paused. Meanwhile, others may have

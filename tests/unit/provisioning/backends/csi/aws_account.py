@@ -53,6 +53,8 @@ class AwsAccount:
         self.lifecycles: dict[str, list[Mapping[str, str]]] = {}
         # The file systems that are part of a replication.
         self.replicated: set[str] = set()
+        # Security groups to which rules of others refer.
+        self.referred_groups: set[str] = set()
         self.file_system_quota = 1000
         self._numbers = itertools.count(1)
 
@@ -249,7 +251,8 @@ class AwsAccount:
         return {}
 
     def _DeleteSecurityGroup(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        if any(given["GroupId"] in one["groups"] for one in self.mount_targets.values()):
+        is_used = any(given["GroupId"] in one["groups"] for one in self.mount_targets.values())
+        if is_used or given["GroupId"] in self.referred_groups:
             raise error("DeleteSecurityGroup", "DependencyViolation", 400)
         if self.groups.pop(given["GroupId"], None) is None:
             raise error("DeleteSecurityGroup", "InvalidGroup.NotFound", 400)

@@ -705,6 +705,27 @@ def test_file_system_of_a_replication_is_removed_when_people_have_deleted_the_re
     run(test)
 
 
+def test_removal_waits_until_other_security_groups_do_not_refer_to_that_of_the_file_system() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        account.referred_groups.update(account.groups)
+        for _ in range(2):
+            with pytest.raises(
+                AwsError, match=r"DependencyViolation.*; remove it from rules of other security groups"
+            ):
+                await driver.volumes.delete(handle)
+        assert list(account.access_points) == [handle.access_point_id]
+        account.referred_groups.clear()
+        await driver.volumes.delete(handle)
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
+
+    run(test)
+
+
 def test_file_system_of_a_replication_stays_without_its_access_point_if_the_volume_is_kept() -> None:
     async def test() -> None:
         account = AwsAccount()
