@@ -143,7 +143,9 @@ def tags_for(
         STAGE_TAG: str(Stage.CREATING),
     }
     known = {key: value[:256] for key, value in described.items() if value}
-    tags = {**known, **{one.key: one.value for one in of_driver}, **dict(template.tags), **deciding}
+    given = {**known, **{one.key: one.value for one in of_driver}, **dict(template.tags)}
+    # A new file system has neither of these two: it would count as used, and get no policy.
+    tags = {key: value for key, value in given.items() if key not in {USED_TAG, CHECKED_TAG}} | deciding
     # Two more are added when it is used and when it is removed.
     if len(tags) + 2 > _TAGS_MAX:
         room = max(0, _TAGS_MAX - 2 - len(tags) + len(template.tags))

@@ -30,6 +30,7 @@ from tests.unit.provisioning.copying import given_copies
 from kube_efs.aws.connection import Service
 from kube_efs.controllers.unfinished_file_systems import UnfinishedFileSystems, is_needed
 from kube_efs.model.claims import Claim, ReclaimPolicy
+from kube_efs.model.csi.access_point_tags import Tag
 from kube_efs.model.csi.access_points import AccessPoint, VolumeRequest
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument, VolumePending
@@ -77,7 +78,9 @@ _CALLS_MOST = 100
 class Driver:
     """A process with the driver's volumes on an account, and its view of the cluster."""
 
-    def __init__(self, account: AwsAccount, *, patience_seconds: float = 60.0) -> None:
+    def __init__(
+        self, account: AwsAccount, *, patience_seconds: float = 60.0, tags: Sequence[Tag] = ()
+    ) -> None:
         self.account = account
         self.connection = Connection(account)
         gateway = AccountGateway(self.connection)
@@ -89,6 +92,7 @@ class Driver:
             gateway,
             self.cluster,
             Texts(),
+            tags=tags,
             notice=lambda _claim, step: self.steps.append(step),
             patience_seconds=patience_seconds,
         )
@@ -1355,6 +1359,27 @@ def test_tags_that_decide_cannot_be_replaced_by_a_class() -> None:
         )
         tags = {one["Key"]: one["Value"] for one in next(iter(account.file_systems.values()))["Tags"]}
         assert tags["efs.csi.aws.com/created-for"] == f"pvc-{UID}"
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_of_class", [True, False], ids=["of the class", "of the driver"])
+@pytest.mark.parametrize("key", ["efs.csi.aws.com/used", "efs.csi.aws.com/checked"])
+def test_new_file_system_is_not_used_or_checked_whatever_tags_are_given(
+    key: str, *, is_of_class: bool
+) -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(
+            account, tags=() if is_of_class else (Tag(key=key, value="true"),), patience_seconds=0
+        )
+        given = {"fileSystemTags": f"{key}=true"} if is_of_class else {}
+        with pytest.raises(VolumePending):
+            await driver.create(wanted(transitionToIA="AFTER_30_DAYS", **given))
+        (made,) = account.file_systems.values()
+        assert key not in {one["Key"] for one in made["Tags"]}
+        await _until_done(lambda: driver.create(wanted(transitionToIA="AFTER_30_DAYS", **given)))
+        assert list(account.policies) == list(account.lifecycles) == [made["FileSystemId"]]
 
     run(test)
 
