@@ -203,7 +203,7 @@ async def lead(context: LeaderContext) -> None:
             tasks.create_task(context.duties.keep(name, duty))
         if BackendName.CSI in settings.backends:
             unfinished = UnfinishedFileSystems(
-                file_systems, guards, claim_store, context.aws.metrics, directories=pool
+                file_systems, guards, claim_store, index, context.aws.metrics, directories=pool
             )
             tasks.create_task(context.duties.keep("unfinished file systems", unfinished.run))
         if csi and pool:

@@ -8,21 +8,23 @@ it is reopened here.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import structlog
 
 from kube_efs.kube.claims import ClaimStore
-from kube_efs.model.claims import Claim
+from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.csi.claims import is_volume_of
 from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem, Stage
+from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.efs.ids import ClaimUid
-from kube_efs.model.errors import KubeEfsError
+from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.model.volumes import DRIVER
 from kube_efs.provisioning.backends.csi.file_systems import FileSystems
 from kube_efs.provisioning.guards import Guards, Removal, RemovalOrder
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories
 from kube_efs.telemetry.metrics import AwsMetrics
 
@@ -40,6 +42,7 @@ class UnfinishedFileSystems:
         file_systems: FileSystems,
         guards: Guards,
         claims: ClaimStore,
+        index: VolumeIndex,
         metrics: AwsMetrics,
         *,
         directories: Directories | None,
@@ -48,6 +51,7 @@ class UnfinishedFileSystems:
         self._file_systems = file_systems
         self._guards = guards
         self._claims = claims
+        self._index = index
         self._metrics = metrics
         self._directories = directories
         self._clock = clock
@@ -70,7 +74,8 @@ class UnfinishedFileSystems:
             return
         # After the file systems: a claim that is missing now never comes back.
         pending = [one for one in await self._claims.list() if one.wants_volume and _may_be_ours(one)]
-        namespaces = await self._file_systems.namespace_uids({one.namespace for one in pending})
+        sharing = {one.namespace for one in pending if _may_share(one, self._index.classes)}
+        namespaces = await self._file_systems.namespace_uids(sharing)
         for one in found:
             # What is being removed is not used again. A claim that needs it gets another one.
             if one.stage is Stage.REMOVING or not is_needed(one.owner, pending, namespaces):
@@ -106,12 +111,33 @@ def _may_be_ours(claim: Claim) -> bool:
     return claim.storage_provisioner in {None, DRIVER}
 
 
+def _may_share(claim: Claim, classes: Mapping[str, StorageClass]) -> bool:
+    """Whether the claim may wait for the file system of its namespace."""
+    if not claim.storage_class:
+        return False  # Nobody can have begun one for it.
+    known = classes.get(claim.storage_class)
+    if known is None:
+        # It may be new, or deleted after a creation for the claim has begun, such as to replace it. An empty
+        # file system that stays costs almost nothing; to remove one that is being created delays the claim.
+        return True
+    if known.provisioner != DRIVER:
+        return False
+    try:
+        template = parse_parameters(known.parameters).template
+    except InvalidValue:
+        return False  # Its claims are refused.
+    return template is not None and template.scope is Scope.NAMESPACE
+
+
 async def _nothing_to_delete() -> None:
     """It has no access point."""
 
 
 def is_needed(owner: FileSystemOwner, pending: Collection[Claim], namespaces: Collection[str]) -> bool:
-    """Whether one of these claims waits for the file system; ``namespaces`` are the uids of theirs."""
+    """Whether one of these claims waits for the file system.
+
+    ``namespaces`` are the uids of the namespaces with claims that may share a file system.
+    """
     if owner.scope is Scope.NAMESPACE:
         return owner.name in namespaces
     return any(is_volume_of(owner.name, one.uid) for one in pending)

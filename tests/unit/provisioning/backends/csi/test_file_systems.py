@@ -29,7 +29,7 @@ from tests.unit.provisioning.copying import given_copies
 
 from kube_efs.aws.connection import Service
 from kube_efs.controllers.unfinished_file_systems import UnfinishedFileSystems, is_needed
-from kube_efs.model.claims import Claim, ReclaimPolicy
+from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
 from kube_efs.model.csi.access_point_tags import Tag
 from kube_efs.model.csi.access_points import AccessPoint, VolumeRequest
 from kube_efs.model.csi.cross_account import CrossAccountRole
@@ -177,6 +177,7 @@ class Driver:
             self.file_systems,
             self.guards,
             self.claims,
+            self.index,
             AwsMetrics(CollectorRegistry()),
             directories=self.folders,
             clock=lambda: self._now() + 1000,
@@ -475,6 +476,45 @@ def test_unfinished_file_system_of_an_existing_claim_stays() -> None:
         assert len(account.file_systems) == 2
         await asyncio.sleep(10)
         assert {account.stage(one) for one in account.file_systems} == {"creating"}
+
+    run(test)
+
+
+_PRIVATE = {"provisioningMode": "efs-fs", "directoryPerms": "700"}
+_EXISTING = {"provisioningMode": "efs-ap", "directoryPerms": "700", "fileSystemId": "fs-0123456789abcdef0"}
+
+
+@pytest.mark.parametrize(
+    ("storage_class", "parameters", "is_needed"),
+    [
+        pytest.param("of the driver", {**_PRIVATE, "scope": "namespace"}, True, id="same kind"),
+        pytest.param("of the driver", _PRIVATE, False, id="a file system of its own"),
+        pytest.param("of the driver", _EXISTING, False, id="an existing file system"),
+        pytest.param("of the driver", {"provisioningMode": "efs-ap"}, False, id="invalid class"),
+        pytest.param("of another driver", {}, False, id="another driver"),
+        pytest.param("deleted", {}, True, id="unknown class"),
+        pytest.param(None, {}, False, id="no class"),
+    ],
+)
+def test_only_claims_that_may_share_it_keep_an_unfinished_file_system_of_a_namespace(
+    storage_class: str | None, parameters: dict[str, str], *, is_needed: bool
+) -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account, patience_seconds=0)
+        with pytest.raises(VolumePending):
+            await driver.create(_of("team", 1))  # Its claim is deleted now.
+        driver.index.classes = {
+            "of the driver": StorageClass(name="of the driver", provisioner=DRIVER, parameters=parameters),
+            "of another driver": StorageClass(name="of another driver", provisioner="ebs.csi.aws.com"),
+        }
+        # A claim that waits for its first consumer is not assigned to a provisioner yet.
+        driver.claims.known["team", "other"] = replace(CLAIM, name="other", storage_class=storage_class)
+        for _ in range(3):
+            await asyncio.sleep(300)
+            await driver.remove_unfinished()
+        account.advance()
+        assert account.is_empty is not is_needed
 
     run(test)
 
