@@ -251,6 +251,7 @@ class Nodes:
         self._hang_rate = hang_rate
         self._removals_hang = theme.removals_hang or hang_rate
         self._emptying_hangs = theme.emptying_hangs or hang_rate
+        self._copies_hang = theme.copies_hang or hang_rate
         self.is_calm = False
         self.all = [Node("node-a"), Node("node-b")]
         for node in self.all:
@@ -418,7 +419,11 @@ class Nodes:
         container = node.containers[pod["metadata"]["uid"]] = _Container(node, pod)
         arguments = [one.replace("$$", "$") for one in pod["spec"]["containers"][0]["args"]]
         container.uses = None if Action.LIST in arguments else file_system.file_system_id
-        rates = {Action.REMOVE: self._removals_hang, Action.EMPTY: self._emptying_hangs}
+        rates = {
+            Action.REMOVE: self._removals_hang,
+            Action.EMPTY: self._emptying_hangs,
+            Action.COPY: self._copies_hang,
+        }
         container.hang_rate = rates.get(Action(arguments[1]), self._hang_rate)
         container.work = self._work(container, file_system, arguments)
         self._history.note(
@@ -581,16 +586,19 @@ class Nodes:
             if copy.source != source:
                 raise CopyDiffers("is the name of a copy of another directory", field="copy")
             return _COPIED
+        copy.has_part = copy.has_part and copy.source == source
         copy.source = source
         found = file_system.find(source)
-        if found is None and not options.source_may_be_missing:
+        if found is None and (copy.has_part or not options.source_may_be_missing):
             raise WorkerRefused("does not exist", field="source", value=str(options.source))
         container.copying = (file_system.file_system_id, source)
-        tree = Directory(copied={})
+        # A missing source counts as an empty one, so this is where its removal loses data.
+        tree = Directory(copied={}, lacks_data=found is None and source in file_system.removed)
         for _ in range(self._rng.randrange(1, 6)):
             yield
             if found is not None:
                 tree.copied = {**(found.copied or {}), **found.written}
+                copy.has_part = found.is_used
         made = file_system.find((*above, name))
         if made is None and options.map_owner:
             raise WorkerFailed("does not exist any more", field="directory", value=item)

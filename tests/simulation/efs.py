@@ -33,6 +33,8 @@ class Directory:
     marks: dict[int, set[Parts]] = field(default_factory=dict)
     # The bytes that were copied here, by the uid of the volume through which they were written.
     copied: "dict[str, int] | None" = None
+    # Whether it is an empty copy of a source that was removed with data before.
+    lacks_data: bool = False
 
     def find(self, parts: Parts) -> "Directory | None":
         """The directory at this path from here; None when it does not exist."""
@@ -55,10 +57,14 @@ class Directory:
 
 @dataclass(slots=True, eq=False)
 class Copy:
-    """The records of a copy: its source, and its directory when it is complete."""
+    """The records of a copy: its source, and its directory when it is complete.
+
+    ``has_part`` is whether an attempt has copied a part of the source.
+    """
 
     source: Parts
     finished: Directory | None = None
+    has_part: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +85,8 @@ class FileSystem:
     kind: FileSystemKind = FileSystemKind.EFS
     is_deleted: bool = False
     copies: dict[str, Copy] = field(default_factory=dict)
+    # The directories that were moved to the trash with data.
+    removed: set[Parts] = field(default_factory=set)
 
     def find(self, parts: Parts) -> Directory | None:
         """The directory; None when it does not exist."""
@@ -170,6 +178,8 @@ class Efs:
         for observer in self.on_removal:
             observer(file_system, parts, why)
         moved = parent.children.pop(parts[-1])
+        if moved.is_used:
+            file_system.removed.add(parts)
         file_system.make((TRASH,)).children[name] = moved
         return True
 

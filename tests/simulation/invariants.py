@@ -284,6 +284,8 @@ class Invariants:
             folder = self.folder_of(record)
             if self._is_copy(record) and (folder is None or folder.copied is None):
                 self.fail(f"volume {record.name} is made without its copy")
+            elif self._is_copy(record) and folder is not None and folder.lacks_data:
+                self.fail(f"volume {record.name} is made without its data, whose source was removed before")
 
     def gid_of(self, record: Record) -> int | None:
         """The allocated group of a volume of kube-efs."""

@@ -636,6 +636,12 @@ def sources_are_removed_during_their_copy() -> None:
 
 
 @planted_fault(LOSS, "copies")
+def sources_are_not_read_again() -> None:
+    """A source that was removed while its copy waited counts as an empty volume."""
+    _put(Copies, "_check_unchanged", _nothing)
+
+
+@planted_fault(LOSS, "copies")
 def volumes_are_created_before_their_copy_is_complete() -> None:
     """A failed copy does not fail the creation of its volume."""
     copied = Copies._copied

@@ -17,11 +17,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import structlog
-from tests.simulation.apiserver import BEGIN, ApiServer
+from tests.simulation.apiserver import BEGIN, ApiServer, Body
 from tests.simulation.cluster import Binder, Nodes
 from tests.simulation.containers import Container, World
 from tests.simulation.csi_provisioner import CsiProvisioner
-from tests.simulation.efs import Efs, directories, root_of
+from tests.simulation.efs import Efs, Parts, directories, root_of
 from tests.simulation.history import History, Violation
 from tests.simulation.invariants import Invariants, Record, is_in, was_removed
 from tests.simulation.replica import BUCKET, FIRST, NAMESPACE, SECOND, THIRD, Replica, settings_for
@@ -398,7 +398,9 @@ class Simulation:
         """Whether no group ID is free, or no file system has room for an access point."""
         provisioner, parameters = CLASSES[claim["spec"]["storageClassName"]]
         first, last = gid_range(provisioner, parameters)
-        if first and not set(range(first, last + 1)) - self._gids():
+        # A claim that waits for its source may hold an ID, because its directory was perhaps created.
+        held = sum(one is not claim and self._waits_for_source(one) for one in self._pending_copies())
+        if first and len(set(range(first, last + 1)) - self._gids()) <= held:
             return True
         on = Counter(one["FileSystemId"] for one in self.efs.access_points.values())
         if parameters.get("scope") == "namespace":
@@ -493,10 +495,12 @@ class Simulation:
     def _lonely_access_points(self) -> list[str]:
         """Access points of kube-efs that no volume uses.
 
-        There are two exceptions. One was created for a process that has ended since, and the claim was
-        deleted before the next leader listed it, or the volume before AWS created it. The other was created
-        by a late copy of a request that had been answered long before.
+        There are three exceptions. One was created for a process that has ended since, and the claim was
+        deleted before the next leader listed it, or the volume before AWS created it. Another was created by
+        a late copy of a request that had been answered long before. The third is of a claim that waits for
+        its source.
         """
+        waiting = tuple(one["metadata"]["uid"] for one in self._pending_copies())
         used = {one.access_point_id for one in self.invariants.live()}
         kept = {one.access_point_id for one in self.invariants.records.values() if not was_removed(one)}
         return [
@@ -504,7 +508,16 @@ class Simulation:
             for name, one in self.efs.access_points.items()
             if one["made_by"]
             and name not in used | kept | self.efs.strays
+            and not one["ClientToken"].endswith(waiting)
             and not self._was_lost(one["made_by"])
+        ]
+
+    def _pending_copies(self) -> list[Body]:
+        """The claims that wait for their copy; a source may be gone after a part of the work."""
+        return [
+            one
+            for one in self.server.all("persistentvolumeclaims")
+            if one["status"]["phase"] == "Pending" and "dataSource" in one["spec"]
         ]
 
     def _lonely_file_systems(self) -> list[str]:
@@ -537,9 +550,11 @@ class Simulation:
     def _lonely_directories(self) -> list[str]:
         """Directories of volumes that were all deleted, and none of them retained.
 
-        The exceptions are the same; another one is the root of an access point that is itself left behind.
+        The exceptions are the same. Others are the root of an access point that is itself left behind, and
+        the directory of a claim that waits for its source.
         """
         found = []
+        waiting = self._pending_copies()
         roots = [(one["FileSystemId"], root_of(one)) for one in self.efs.access_points.values()]
         for file_system in self.efs.file_systems.values():
             for parts, folder in directories(file_system):
@@ -554,10 +569,19 @@ class Simulation:
                     and not folder.children
                     and not any(is_in(root, here) or is_in(here, root) for root in roots)
                     and all(was_removed(one) and one.access_point_id is None for one in users)
+                    and not any(_is_for(claim, parts) for claim in waiting)
                     and not self._was_lost(self.invariants.author_of(folder.made_by))
                 ):
                     found.append(f"{file_system.file_system_id}:/{'/'.join(parts)}")
         return found
+
+
+def _is_for(claim: Body, parts: Parts) -> bool:
+    """Whether the volume of the claim has this directory."""
+    labels = (claim["spec"].get("selector") or {}).get("matchLabels") or {}
+    if "volume_name" in labels:
+        return parts == (claim["metadata"]["namespace"], labels["volume_name"])
+    return bool(parts) and parts[-1].endswith(f"pvc-{claim['metadata']['uid']}")
 
 
 def run(seed: int, *, with_logs: bool = False) -> Outcome:

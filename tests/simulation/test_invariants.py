@@ -1,4 +1,4 @@
-"""The checks of group IDs in the simulation."""
+"""The checks of group IDs and of copies in the simulation."""
 
 from collections.abc import Iterator
 
@@ -24,9 +24,10 @@ class World:
         self.file_system = efs.add("fs-0000000a")
         self.invariants = Invariants(self.server, efs, history, loop.time)
 
-    def make_claim(self, name: str) -> str:
+    def make_claim(self, name: str, **spec: object) -> str:
         """Create a claim; returns its uid."""
-        body: Body = {"metadata": {"name": name, "namespace": "red"}, "spec": {"storageClassName": "group"}}
+        spec["storageClassName"] = "group"
+        body: Body = {"metadata": {"name": name, "namespace": "red"}, "spec": spec}
         return str(self.server.create("persistentvolumeclaims", body)["metadata"]["uid"])
 
     def make_directory(self, name: str) -> None:
@@ -103,3 +104,22 @@ def test_directory_that_gets_the_group_later_is_detected_at_the_next_write(world
     world.make_directory("late")
     world.invariants.write(one)
     assert world.violation == "group id 2007 has two owners, pvc-late and pvc-one"
+
+
+def make_copy(world: World, *, lacks_data: bool) -> None:
+    """Create a claim for a copy, with its volume."""
+    uid = world.make_claim("copy", dataSource={"kind": "PersistentVolumeClaim", "name": "one"})
+    world.make_directory("copy")
+    folder = world.file_system.make(("dirs", "copy"))
+    folder.copied, folder.lacks_data = {}, lacks_data
+    world.make_volume("copy", uid)
+
+
+def test_empty_volume_may_have_an_empty_copy(world: World) -> None:
+    make_copy(world, lacks_data=False)
+    assert not world.violation
+
+
+def test_empty_copy_of_a_source_that_was_removed_with_data_is_detected(world: World) -> None:
+    make_copy(world, lacks_data=True)
+    assert world.violation == "volume pvc-copy is made without its data, whose source was removed before"

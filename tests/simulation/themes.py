@@ -44,6 +44,7 @@ class Theme:
     step_seconds: float | None = None
     removals_hang: float | None = None
     emptying_hangs: float | None = None
+    copies_hang: float | None = None
     active_seconds: float | None = None
     has_socket: bool = False
     has_bucket: bool = False
@@ -285,18 +286,39 @@ THEMES: Final[tuple[Theme, ...]] = (
         step_seconds=0.2,
         has_socket=True,
     ),
-    # Copies of claims that are deleted meanwhile, by controllers and pods that end at any moment.
+    # Copies whose sources and claims are deleted meanwhile, by controllers and pods that end at any moment. A
+    # leader lives long enough to begin removals, because a new one first waits for late volumes.
     Theme(
         name="copies",
         backends=_ALL,
-        classes=("tunnel", "point", "plain", "group"),
-        pace=1.5,
-        actions={**_BUSY_CLAIMS, "create_copy": 12, "make_static": 1, "set_policy": 2},
-        trouble=("kill_leader", "kill_leader", "pause_leader", "cut_watches", "cut_off"),
-        trouble_seconds=10.0,
+        # Only the roots of access points may be missing.
+        classes=("tunnel", "point", "point", "plain", "group"),
+        pace=3.0,
+        actions={
+            "create_claim": 8,
+            "create_copy": 8,
+            "delete_claim": 2,
+            "delete_and_create_claim": 2,
+            "make_static": 1,
+            "set_policy": 2,
+        },
+        trouble=(
+            "kill_leader",
+            "pause_leader",
+            "cut_watches",
+            "cut_off",
+            "delete_pods",
+            "delete_pods",
+            "delete_pods",
+        ),
+        trouble_seconds=50.0,
+        quota=100,
+        binder_seconds=0.5,
         start_seconds=0.5,
         step_seconds=2.0,
         removals_hang=0.3,
+        copies_hang=0.3,
+        active_seconds=300.0,
         targets={"POST persistentvolumes": (Fault.LATE, 0.3)},
     ),
     # File systems for claims, which are created and removed while controllers end.

@@ -19,6 +19,8 @@ _NAMESPACES = ("red", "blue")
 _CLAIMS = ("one", "two")
 _DIRECTORIES = ("data", "logs")
 _STATIC_MOST = 5
+# Within this time, the source of a copy may be deleted.
+_SOURCE_SECONDS = 20.0
 _TUNNEL = "gnuthought.com/efs-stunnel"
 _DRIVER = "efs.csi.aws.com"
 _COMMON = {"directoryPerms": "700", "gidRangeStart": "50000", "gidRangeEnd": "50006"}
@@ -229,7 +231,9 @@ class Users:
         claims = [one for one in self._claims() if "dataSource" not in one["spec"]]
         if not claims:
             return
-        source = self._rng.choice(claims)
+        # Of one that is not bound, a copy rarely begins before the source is deleted.
+        bound = [one for one in claims if one["status"]["phase"] == "Bound"]
+        source = self._rng.choice(bound or claims)
         storage_class = self._rng.choice(self._classes)
         self._made += 1
         name = f"copy-{self._made}"
@@ -252,6 +256,16 @@ class Users:
             source["metadata"]["name"],
             made["metadata"]["uid"],
         )
+        if self._rng.random() < 0.5:
+            self._loop.after(self._rng.uniform(1.0, _SOURCE_SECONDS), self._delete_source, source["metadata"])
+
+    def _delete_source(self, meta: Body) -> None:
+        """Delete the source of a copy, most likely while it is copied."""
+        found = self._server.find("persistentvolumeclaims", meta["name"], meta["namespace"])
+        if self._gone or found is None or found["metadata"]["uid"] != meta["uid"]:
+            return
+        self._history.note("people delete claim {}/{}, a source", meta["namespace"], meta["name"])
+        self._server.delete("persistentvolumeclaims", meta["name"], meta["namespace"])
 
     def _claims(self) -> list[Body]:
         found = self._server.all("persistentvolumeclaims")
