@@ -521,7 +521,7 @@ def volumes_are_not_read_again() -> None:
     _put(Guards, "_list_volumes", known)
 
 
-@planted_fault(IDS, "csi-provisioner")
+@planted_fault(IDS, "csi-provisioners in turn")
 def directories_of_other_replicas_are_not_read() -> None:
     """A directory gets the ID of a directory of another replica's volume."""
     _put(CsiDirectories, "learn_ids_of_others", _nothing)
@@ -533,7 +533,7 @@ def directories_of_other_replicas_are_not_read() -> None:
     _put(CsiDirectories, "_make_at", unclaimed)
 
 
-@planted_fault(IDS, "csi-provisioner")
+@planted_fault(IDS, "csi-provisioners in turn")
 def access_points_of_other_replicas_are_not_listed() -> None:
     """An access point gets the ID of one that another replica has created since the first list."""
     _put(known_access_points, "_FRESH_SECONDS", 1e9)

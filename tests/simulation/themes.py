@@ -389,6 +389,20 @@ THEMES: Final[tuple[Theme, ...]] = (
         has_socket=True,
         has_bucket=True,
     ),
+    # Replicas whose csi-provisioners take turns: each remembers what it knew before the other one served.
+    Theme(
+        name="csi-provisioners in turn",
+        backends=_CSI,
+        classes=("point", "named", "plain"),
+        pace=1.5,
+        actions={"create_claim": 8, "delete_claim": 2, "set_policy": 2},
+        trouble=("kill_sidecar",),
+        trouble_seconds=15.0,
+        replicas=2,
+        start_seconds=0.5,
+        step_seconds=0.2,
+        has_socket=True,
+    ),
     # Changes of the machines' clocks.
     Theme(
         name="clocks",
