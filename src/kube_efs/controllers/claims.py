@@ -93,6 +93,8 @@ class ClaimController(Controller[ClaimUid]):
         self._refusals: dict[ClaimUid, str] = {}
         self._short_of_gids: set[ClaimUid] = set()
         self._begun: dict[ClaimUid, Plan] = {}
+        # Claims with such an attempt that were deleted, but still exist.
+        self._leaving: dict[ClaimUid, Claim] = {}
         self._pauses: dict[ClaimUid, float] = {}
         self._outlasted = asyncio.Event()
         index.on_volume_gone = self._volume_gone
@@ -100,7 +102,8 @@ class ClaimController(Controller[ClaimUid]):
     def listed(self, claims: Sequence[Claim]) -> None:
         """Replace the known claims with a full list."""
         listed = {claim.uid for claim in claims}
-        for claim in [one for uid, one in self._pending.items() if uid not in listed]:
+        known = {**self._pending, **self._leaving}
+        for claim in [one for uid, one in known.items() if uid not in listed]:
             self.gone(claim)
         for claim in claims:
             self.seen(claim)
@@ -108,7 +111,10 @@ class ClaimController(Controller[ClaimUid]):
     def seen(self, claim: Claim) -> None:
         """A claim is new or has changed."""
         if not claim.wants_volume:
+            is_begun = claim.uid in self._begun or claim.uid in self._leaving
             self.gone(claim)
+            if claim.deleting and is_begun:
+                self._leaving[claim.uid] = claim
             return
         known = self._pending.get(claim.uid)
         self._pending[claim.uid] = claim
@@ -126,6 +132,7 @@ class ClaimController(Controller[ClaimUid]):
     def gone(self, claim: Claim) -> None:
         """A claim was deleted, or no longer needs a volume."""
         self._pending.pop(claim.uid, None)
+        self._leaving.pop(claim.uid, None)
         self._has_all_volumes(claim.uid)
         self._refusals.pop(claim.uid, None)
         self._short_of_gids.discard(claim.uid)
@@ -287,7 +294,7 @@ class ClaimController(Controller[ClaimUid]):
         if plan is None or self._index.volume_of(uid):
             return
         log.info("claim-gone", claim=plan.claim.key, reason="work in progress is completed, then undone")
-        again = self._persistence(plan)
+        again, was_there, is_done = self._persistence(plan), uid in self._leaving, True
         try:
             while True:
                 try:
@@ -298,9 +305,15 @@ class ClaimController(Controller[ClaimUid]):
                     if not isinstance(error, ClaimRefused | InvalidArgument) and await again(error, False):
                         continue
                     log.warning("claim-left-unfinished", claim=plan.claim.key, reason=str(error))
+                    is_done = False
                 return
         finally:
             self._begun.pop(uid, None)
+            if was_there and not is_done:
+                # As long as the claim exists, its data source counts. So this is tried again without it.
+                self._begun[uid] = plan
+                if uid not in self._leaving:
+                    self._queue.add(uid)
 
     async def _refuse(self, claim: Claim, error: ClaimRefused, traced: Span) -> float | None:
         self._stop_waiting(claim.uid)

@@ -560,6 +560,48 @@ async def test_volume_of_a_deleted_claim_is_created_although_it_must_wait_meanwh
         assert here.volumes == volumes
 
 
+async def test_refusal_before_a_deleted_claim_is_gone_is_not_final() -> None:
+    """The data source counts as long as the claim exists, and its directory would stay otherwise."""
+    faults = [("after make", WorkerFailed("no answer")), ("before make", InvalidArgument("is elsewhere"))]
+
+    def fail(moment: str) -> int:
+        if faults and moment == faults[0][0]:
+            raise faults.pop(0)[1]
+        return 0
+
+    async with scene(backoff_seconds=0) as here:
+        here.world.moment.on_moment = fail
+        here.claims.seen(claim())
+        await here.failure()
+        await here.see(replace(claim(), deleting=True))
+        assert not faults
+        assert here.volumes == []
+        # A list that no longer contains it, as after a broken watch.
+        here.claims.listed([])
+        await here.rest()
+        assert here.volumes == ["u1"]
+
+
+async def test_refusal_of_a_claim_that_goes_meanwhile_is_not_final() -> None:
+    faults = [("after make", WorkerFailed("no answer")), ("before make", InvalidArgument("is elsewhere"))]
+
+    async with scene(backoff_seconds=0) as here:
+
+        def fail(moment: str) -> int:
+            if faults and moment == faults[0][0]:
+                if len(faults) == 1:
+                    here.claims.gone(replace(claim(), deleting=True))
+                raise faults.pop(0)[1]
+            return 0
+
+        here.world.moment.on_moment = fail
+        here.claims.seen(claim())
+        await here.failure()
+        await here.see(replace(claim(), deleting=True))
+        await here.rest()
+        assert here.volumes == ["u1"]
+
+
 async def test_nothing_is_started_for_a_deleted_claim() -> None:
     async with scene(backoff_seconds=0) as here:
         failing_once(here, "before make", NotYet("is not there yet"))
