@@ -313,7 +313,7 @@ async def test_way_to_mount_targets_of_s3_files_is_checked(network: Network) -> 
         assert closed.subject.name == system
         assert f"node one {network.node.addresses[0]} {network.nodes_group}" in closed.evidence
     missing = (await network.found(s3_files=system))["file-system/missing"]
-    assert missing.commands[1] == f"aws s3files list-file-systems --region {network.options.region}"
+    assert str(missing.commands[1]) == f"aws s3files list-file-systems --region {network.options.region}"
 
 
 async def test_page_lists_exactly_the_permissions_for_s3_files_and_denials_are_no_alarms(

@@ -110,7 +110,7 @@ async def test_constraints_are_used_by_name_or_by_a_role(plane: RealControlPlane
         (found,) = (await _examine(plane))["scc/missing"]
         assert found.subject.name == f"{NAMESPACE}/{NODE}"
         assert f"{NODE}: neither list the account nor are granted by its roles" in found.evidence
-        assert found.commands[0] == f"oc adm policy add-scc-to-user {NODE} -z {NODE} -n {NAMESPACE}"
+        assert str(found.commands[0]) == f"oc adm policy add-scc-to-user {NODE} -z {NODE} -n {NAMESPACE}"
 
         await kubectl("apply", "-f", "-", stdin=yaml.safe_dump(_USE))
         bound = ("--role=constraints", f"--serviceaccount={NAMESPACE}:{NODE}", "-n", NAMESPACE)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kube_efs.doctor.facts import Facts
+from kube_efs.doctor.shell import Command
 
 
 class Severity(StrEnum):
@@ -48,7 +49,7 @@ class Finding:
     problem: str
     remedy: str
     evidence: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()
+    commands: tuple[Command, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

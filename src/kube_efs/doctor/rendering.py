@@ -17,6 +17,7 @@ from kube_efs.doctor.diagnosis import count
 from kube_efs.doctor.findings import Finding, Severity
 from kube_efs.doctor.node_facts import NodeFacts, TunnelFacts
 from kube_efs.doctor.redaction import redacted_text
+from kube_efs.doctor.shell import Command
 from kube_efs.report.tables import table_of
 
 _COLOURS = {
@@ -43,10 +44,14 @@ def _commands(findings: tuple[Finding, ...]) -> Iterator[Text]:
     about: dict[str, str] = {}
     for one in findings:
         for command in one.commands:
-            about.setdefault(redacted_text(command), f"{one.kind.id}, {one.subject}")
+            about.setdefault(_copied(command), f"{one.kind.id}, {one.subject}")
     for heading, commands in groupby(about, key=lambda command: about[command]):
         yield Text(f"# {heading}", style="dim", no_wrap=True, overflow="ignore")
         yield from (Text(command, no_wrap=True, overflow="ignore") for command in commands)
+
+
+def _copied(command: Command) -> str:
+    return str(command.changed(redacted_text))
 
 
 def _row(one: Finding) -> tuple[Text | str, ...]:
@@ -87,7 +92,7 @@ def to_json(findings: Iterable[Finding], *, what: str, now: datetime, node: Node
                 "problem": redacted_text(one.problem),
                 "evidence": [redacted_text(line) for line in one.evidence],
                 "remedy": redacted_text(one.remedy),
-                "commands": [redacted_text(line) for line in one.commands],
+                "commands": [_copied(line) for line in one.commands],
             }
             for one in findings
         ],

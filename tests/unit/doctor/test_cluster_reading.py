@@ -7,7 +7,7 @@ from typing import Any
 from lightkube import AsyncClient
 from lightkube.codecs import load_all_yaml
 from lightkube.models.apps_v1 import DeploymentSpec
-from lightkube.models.core_v1 import Container, PodSpec, PodTemplateSpec
+from lightkube.models.core_v1 import Container, EventSource, ObjectReference, PodSpec, PodTemplateSpec
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.models.rbac_v1 import RoleRef, Subject
 from lightkube.resources.apps_v1 import Deployment
@@ -200,26 +200,72 @@ type: {kind}
 reason: {reason}
 message: "File system {system}: 1 entry: of the trash"
 lastTimestamp: "2026-01-01T00:00:{second:02}Z"
+source: {{component: kube-efs-controller}}
 """)[0]
 
 
+def _stuck(name: str, **changes: Any) -> Any:
+    """A warning of the controller about a trash, with these fields changed."""
+    event = _trash_event(name, "fs-a", EventType.WARNING, "TrashNotEmptied", 1)
+    for field, value in changes.items():
+        setattr(event, field, value)
+    return event
+
+
+async def _stuck_trashes(kube: AsyncClient, *events: Any) -> list[tuple[str, str, str]]:
+    for namespace in ("efs", "tenant"):
+        await kube.create(Namespace(metadata=ObjectMeta(name=namespace)))
+    for one in events:
+        await kube.create(one)
+    cluster = await gather_cluster(
+        kube, replace(OPENSHIFT_EFS_STUNNEL, namespace="efs"), Attempts(timeout_seconds=30)
+    )
+    return [(one.file_system_id, one.name, one.message) for one in cluster.stuck_trash]
+
+
 async def test_trash_is_stuck_if_its_last_event_is_a_warning(kube: AsyncClient) -> None:
-    await kube.create(Namespace(metadata=ObjectMeta(name="efs")))
-    for one in (
+    found = await _stuck_trashes(
+        kube,
         _trash_event("a", "fs-a", EventType.WARNING, "TrashNotEmptied", 1),
         _trash_event("b1", "fs-b", EventType.WARNING, "TrashNotEmptied", 1),
         _trash_event("b2", "fs-b", EventType.NORMAL, "TrashEmptied", 1),
         _trash_event("c1", "fs-c", EventType.NORMAL, "TrashEmptied", 1),
         _trash_event("c2", "fs-c", EventType.WARNING, "TrashNotEmptied", 2),
-    ):
-        await kube.create(one)
-    cluster = await gather_cluster(
-        kube, replace(OPENSHIFT_EFS_STUNNEL, namespace="efs"), Attempts(timeout_seconds=30)
     )
-    assert [(one.file_system_id, one.name, one.message) for one in cluster.stuck_trash] == [
+    assert found == [
         ("fs-a", "efs-stunnel-fs-a", "1 entry: of the trash"),
         ("fs-c", "efs-stunnel-fs-c", "1 entry: of the trash"),
     ]
+
+
+async def test_trash_event_about_the_lease_of_the_controller_counts(kube: AsyncClient) -> None:
+    about = ObjectReference(kind="Lease", name="kube-efs-controller", namespace="efs")
+    found = await _stuck_trashes(kube, _stuck("a", involvedObject=about))
+    assert found == [("fs-a", "kube-efs-controller", "1 entry: of the trash")]
+
+
+async def test_trash_events_that_the_controller_does_not_write_are_ignored(kube: AsyncClient) -> None:
+    def about(kind: str, name: str, namespace: str = "efs") -> ObjectReference:
+        return ObjectReference(kind=kind, name=name, namespace=namespace)
+
+    claim = "PersistentVolumeClaim"
+    others: dict[str, dict[str, Any]] = {
+        "another-namespace": {
+            "metadata": ObjectMeta(name="a", namespace="tenant"),
+            "involvedObject": about(claim, "efs-stunnel-fs-a", "tenant"),
+        },
+        "another-component": {"source": EventSource(component="kubelet")},
+        "no-component": {"source": None},
+        "no-file-system": {"message": "File system $(reboot): 1 entry of the trash"},
+        "another-kind": {"involvedObject": about("Pod; reboot", "efs-stunnel-fs-a")},
+        "another-claim": {"involvedObject": about(claim, "efs-stunnel-fs-b")},
+        "name-of-a-lease": {"involvedObject": about("Lease", "a; reboot | sh")},
+    }
+    events = [
+        _stuck(name, **{"metadata": ObjectMeta(name=name, namespace="efs"), **changes})
+        for name, changes in others.items()
+    ]
+    assert await _stuck_trashes(kube, *events) == []
 
 
 async def test_embedded_api_server_allows_everything(kube: AsyncClient) -> None:

@@ -80,7 +80,7 @@ async def test_openshift_is_recognized_by_its_kind(kube: AsyncClient) -> None:
     (told,) = (one for one in diagnose(Facts(cluster=cluster)) if one.kind.id == "scc/missing")
     assert told.subject.name == f"efs/{NAMES.node}"
     options = f"--for openshift --csi --names {NEW_INSTALLATION} --namespace efs"
-    assert told.commands[0] == f"kube-efs render {options} | kubectl diff -f -"
+    assert str(told.commands[0]) == f"kube-efs render {options} | kubectl diff -f -"
 
     await _create(kube, yaml.safe_dump(manifests[_KIND, NAMES.node]))
     cluster = await _examine(kube)

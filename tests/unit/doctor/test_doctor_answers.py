@@ -26,6 +26,7 @@ from kube_efs.doctor.gathering.objects import read_node, read_pod, read_workload
 from kube_efs.doctor.grants import AccountName, Grant, Right, grants_of
 from kube_efs.doctor.registry import TOPICS
 from kube_efs.doctor.rendering import render_findings, render_tunnels, to_json
+from kube_efs.doctor.shell import command
 from kube_efs.model.errors import KubeDenied
 from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs.operator.manifests import RenderOptions, render_manifests
@@ -65,13 +66,15 @@ def test_table_lists_findings_and_their_number() -> None:
 
 
 def test_commands_are_complete_lines_without_secrets() -> None:
-    long = f"kubectl -n efs get pods --field-selector {'x' * 200}"
-    finding = replace(diagnose(_LEAK)[0], commands=(long, "a --token=hunter2"))
+    long = command("kubectl -n efs get pods --field-selector {}", "x" * 200)
+    # The end of the quote is a part of the secret, and not of the command.
+    secret, safe = command("a {}", "--token='hunter2; reboot"), command("a {}", "--token='[removed]'")
+    finding = replace(diagnose(_LEAK)[0], commands=(long, secret))
     console = make_console()
     with console.capture() as capture:
         console.print(render_findings((finding, finding), what="cluster a"), crop=False)
     lines = [line.rstrip() for line in capture.get().splitlines()]
-    assert lines[-4:-1] == ["# doctor/not-checked, Doctor logs", long, "a --token=[removed]"]
+    assert lines[-4:-1] == ["# doctor/not-checked, Doctor logs", str(long), str(safe)]
 
 
 def test_table_without_findings_is_one_line() -> None:
@@ -182,7 +185,7 @@ def test_permissions_are_compared_with_an_installation_of_the_same_kind(
     assert wanted
     assert set(wanted) <= set(grants_of(rendered))
     options = f"--for kubernetes{option} --names kube-efs --namespace kube-efs"
-    assert render_command(cluster) == f"kube-efs render {options} | kubectl diff -f -"
+    assert str(render_command(cluster)) == f"kube-efs render {options} | kubectl diff -f -"
 
 
 def test_every_older_workload_of_the_operator_is_recognized() -> None:

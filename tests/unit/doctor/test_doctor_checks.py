@@ -817,10 +817,14 @@ def _text(finding: Finding) -> str:
     return "\n".join([str(finding.subject), finding.problem, *finding.evidence])
 
 
+def _commands(found: Finding) -> tuple[str, ...]:
+    return tuple(map(str, found.commands))
+
+
 def test_remedy_for_an_unknown_port_is_the_annotation() -> None:
     unknown = replace(ex.VOLUME, mount_options=("port=20499",), file_system_id=None)
     (finding,) = [one for one in diagnose(ex.volume(unknown)) if one.kind.id == "volume/port"]
-    annotate = f"kubectl annotate pv {unknown.name} efs-stunnel.gnuthought.com/file-system-id=<id>"
+    annotate = f"kubectl annotate pv {unknown.name} efs-stunnel.gnuthought.com/file-system-id=ID"
     assert finding.remedy == f"annotate it with the ID of its file system: {annotate}"
 
 
@@ -839,7 +843,7 @@ def test_problem_is_found_with_evidence_and_a_remedy(kind: str, words: str, fact
     for one in findings:
         assert one.remedy
         assert one.evidence
-        assert {shlex.split(line)[0] for line in one.commands} <= _PROGRAMS
+        assert {shlex.split(line)[0] for line in _commands(one)} <= _PROGRAMS
         assert one.commands
 
 
@@ -866,14 +870,24 @@ def test_problem_is_found_with_evidence_and_a_remedy(kind: str, words: str, fact
             ex.node(tunnels=(replace(ex.WELL, listening=False),), configuration=Path("/a b/stunnel.conf")),
             id="path with a blank",
         ),
+        pytest.param(
+            "trash/not-emptied",
+            ex.cluster(stuck_trash=(replace(_STUCK_TRASH, kind="$(touch /b)", name="a; touch /b"),)),
+            id="object of an event",
+        ),
+        pytest.param(
+            "claim/lost",
+            ex.claim(replace(ex.CLAIM, phase=ClaimPhase.LOST, name="a; touch /b")),
+            id="claim's name",
+        ),
     ],
 )
 def test_text_from_the_cluster_is_quoted_in_commands(kind: str, facts: Facts) -> None:
     (found,) = (one for one in diagnose(facts) if one.kind.id == kind)
-    words = [word for line in found.commands for word in shlex.split(line)]
+    words = [word for line in _commands(found) for word in shlex.split(line)]
     assert not {"touch", "/b", "b/stunnel*.log"} & set(words)
     assert [word for word in words if "touch /b" in word or "/a b/stunnel*.log" in word]
-    unquoted = [re.sub(r"'[^']*'", "", line) for line in found.commands]
+    unquoted = [re.sub(r"'[^']*'", "", line) for line in _commands(found)]
     assert not [line for line in unquoted if "$" in line or ";" in line]
 
 
@@ -901,8 +915,8 @@ def test_text_from_the_cluster_is_quoted_in_commands(kind: str, facts: Facts) ->
 )
 def test_commands_about_s3_files_call_its_api(facts: Facts, command: str) -> None:
     (found,) = diagnose(facts)
-    assert f"aws s3files {command}" in found.commands
-    assert not [one for one in found.commands if one.startswith("aws efs")]
+    assert f"aws s3files {command}" in _commands(found)
+    assert not [one for one in _commands(found) if one.startswith("aws efs")]
 
 
 def test_file_system_of_another_account_is_not_missing() -> None:
@@ -928,7 +942,7 @@ def test_commands_use_the_tunnel_pod_of_the_node() -> None:
     status = TunnelsStatus(tunnels=(replace(ex.TUNNEL_UP, state=TunnelState.DOWN),))
     told = PublishedStatus(node="one", time=ex.JUST_NOW, status=status)
     (found,) = diagnose(ex.cluster(pods=(agent,), statuses=(told,)))
-    assert found.commands == (
+    assert _commands(found) == (
         "kubectl -n efs exec efs-stunnel-x -- kube-efs doctor node",
         "kubectl -n efs logs efs-stunnel-x --tail=200",
     )
@@ -1007,7 +1021,7 @@ def test_missing_leader_names_the_namespaces_that_have_controllers() -> None:
     assert missing.problem == "there is no controller in this namespace"
     assert "controllers run in namespace openshift-cluster-csi-drivers" in missing.evidence
     assert missing.remedy == "name the namespace of kube-efs: --namespace openshift-cluster-csi-drivers"
-    assert "kube-efs doctor cluster --namespace openshift-cluster-csi-drivers" in missing.commands
+    assert "kube-efs doctor cluster --namespace openshift-cluster-csi-drivers" in _commands(missing)
 
 
 def test_status_of_a_node_that_does_not_exist_any_more_is_ignored() -> None:
@@ -1023,7 +1037,7 @@ def test_second_installation_comes_with_the_command_that_examines_it() -> None:
     found = diagnose(ex.cluster(workloads=(ex.CONTROLLER, ex.TUNNEL, *_ELSEWHERE)))
     (second,) = [one for one in found if one.kind.id == "installation/second"]
     assert f"this examination is about the one in namespace {ex.NAMESPACE}" in second.evidence
-    assert "kube-efs doctor cluster --namespace openshift-cluster-csi-drivers" in second.commands
+    assert "kube-efs doctor cluster --namespace openshift-cluster-csi-drivers" in _commands(second)
 
 
 def test_agent_is_not_silent_between_two_regular_reports() -> None:
@@ -1306,8 +1320,8 @@ def test_remedy_for_a_claim_without_its_file_system_says_how_long_it_takes() -> 
 def test_unused_file_system_comes_with_the_commands_that_remove_it() -> None:
     (found,) = diagnose(ex.made())
     assert "save the data" in found.remedy
-    assert f"aws efs delete-file-system --region us-east-1 --file-system-id {ex.MADE}" in found.commands
-    assert [one for one in found.commands if "Name=group-name,Values=kube-efs-1" in one]
+    assert f"aws efs delete-file-system --region us-east-1 --file-system-id {ex.MADE}" in _commands(found)
+    assert [one for one in _commands(found) if "Name=group-name,Values=kube-efs-1" in one]
     of_namespace = FileSystemOwner(scope=Scope.NAMESPACE, name="7", cluster=ex.UID)
     (found,) = diagnose(ex.made(owner=of_namespace))
     assert "or create a claim" in found.remedy

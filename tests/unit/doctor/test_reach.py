@@ -144,7 +144,7 @@ def test_command_allows_the_security_group_of_the_node() -> None:
     (found,) = diagnose(Facts(now=ex.NOW, cluster=ex.CLUSTER, aws=_with_rule({"groups": ("sg-other",)})))
     rule = "IpProtocol=tcp,FromPort=2049,ToPort=2049,UserIdGroupPairs=[{GroupId=sg-node}]"
     start = "aws ec2 authorize-security-group-ingress --region us-east-1 --group-id sg-target"
-    assert found.commands == (f"{start} --ip-permissions '{rule}'",)
+    assert tuple(map(str, found.commands)) == (f"{start} --ip-permissions '{rule}'",)
 
 
 def _rule(

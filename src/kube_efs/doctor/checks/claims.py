@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
-from shlex import quote
 from typing import Final
 
 from kube_efs.doctor.checks.common import (
@@ -20,6 +19,7 @@ from kube_efs.doctor.checks.common import (
 from kube_efs.doctor.checks.mentions import created_file_system
 from kube_efs.doctor.facts import ClaimFacts, ClusterFacts, Facts, ProgressEvent
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, information, risk
+from kube_efs.doctor.shell import Command, command
 from kube_efs.doctor.times import shown
 from kube_efs.model import directory_volumes
 from kube_efs.model.claims import Claim, ClaimPhase, StorageClass
@@ -74,7 +74,7 @@ def _asked(
             problem="does not exist",
             evidence=(f"claims of that name: {', '.join(elsewhere) or 'none'}",),
             remedy="check its name and namespace",
-            commands=("kubectl get pvc --all-namespaces",),
+            commands=(command("kubectl get pvc --all-namespaces"),),
         )
         return
     name = found.claim.storage_class
@@ -88,7 +88,7 @@ def _asked(
             problem=problem,
             evidence=(f"classes: {', '.join(sorted(classes)) or 'none'}",),
             remedy="create the class, or create the claim again with an existing class",
-            commands=("kubectl get storageclass", _describe(found)),
+            commands=(command("kubectl get storageclass"), _describe(found)),
         )
     elif name in classes and classes[name].provisioner not in served:
         yield Finding(
@@ -101,8 +101,8 @@ def _asked(
         )
 
 
-def _describe(one: ClaimFacts) -> str:
-    return f"kubectl -n {one.claim.namespace} describe pvc {one.claim.name}"
+def _describe(one: ClaimFacts) -> Command:
+    return command("kubectl -n {} describe pvc {}", one.claim.namespace, one.claim.name)
 
 
 def _ours(
@@ -116,7 +116,7 @@ def _ours(
             problem=f"its volume {claim.volume_name} does not exist any more",
             evidence=(f"StorageClass {storage_class.name}",),
             remedy="create the volume again, with the same name and location, or delete the claim",
-            commands=(_describe(one), f"kubectl get pv {quote(claim.volume_name)} -o yaml"),
+            commands=(_describe(one), command("kubectl get pv {} -o yaml", claim.volume_name)),
         )
     elif claim.deleting and lasts(one.deleting_since, facts.now):
         users = [
@@ -198,7 +198,10 @@ def _creating(one: ClaimFacts, step: ProgressEvent) -> Finding:
         problem="waits for its file system, which is being created",
         evidence=(str(step), f"{since}, of StorageClass {one.claim.storage_class}"),
         remedy="wait a minute or two; the events of the claim report each step",
-        commands=(_describe(one), f"kubectl -n {one.claim.namespace} events --for pvc/{one.claim.name}"),
+        commands=(
+            _describe(one),
+            command("kubectl -n {} events --for pvc/{}", one.claim.namespace, one.claim.name),
+        ),
     )
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from shlex import quote
 from typing import Final
 
 from kube_efs.doctor.facts import ClusterFacts, NodeObject, PodFacts, Workload
+from kube_efs.doctor.shell import Command, Syntax, command
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import TunnelTargets
@@ -132,11 +132,11 @@ def our_volumes(cluster: ClusterFacts) -> Iterator[tuple[Volume, FileSystemId]]:
             yield one.volume, file_system_id
 
 
-def controller_log(cluster: ClusterFacts) -> str:
+def controller_log(cluster: ClusterFacts) -> Command:
     """The command that shows the logs of the controllers."""
     here = [one for one in controllers(cluster) if one.namespace == cluster.namespace]
     name = here[0].name if here else cluster.names.controller
-    return f"kubectl -n {cluster.namespace} logs deployment/{name} --all-containers --tail=200"
+    return command("kubectl -n {} logs deployment/{} --all-containers --tail=200", cluster.namespace, name)
 
 
 def pods_of(workload: Workload, cluster: ClusterFacts) -> list[PodFacts]:
@@ -182,38 +182,38 @@ def agent_of(node: str, cluster: ClusterFacts) -> PodFacts | None:
     )
 
 
-def look_at_node(node: str, cluster: ClusterFacts) -> str:
+def look_at_node(node: str, cluster: ClusterFacts) -> Command:
     """The command that checks a node in its agent's pod, or shows the pods of the node."""
     agent = agent_of(node, cluster)
     if agent is None:
         return pods_on(node, cluster)
-    return f"kubectl -n {agent.namespace} exec {agent.name} -- kube-efs doctor node"
+    return command("kubectl -n {} exec {} -- kube-efs doctor node", agent.namespace, agent.name)
 
 
-def pods_on(node: str, cluster: ClusterFacts) -> str:
+def pods_on(node: str, cluster: ClusterFacts) -> Command:
     """The command that shows kube-efs's pods of a node."""
-    return (
-        f"kubectl -n {cluster.namespace} get pods -o wide --field-selector {quote(f'spec.nodeName={node}')}"
-    )
+    words = "kubectl -n {} get pods -o wide --field-selector spec.nodeName={}"
+    return command(words, cluster.namespace, node)
 
 
-def agent_log(node: str, cluster: ClusterFacts) -> str:
+def agent_log(node: str, cluster: ClusterFacts) -> Command:
     """The command that shows the log of the tunnel agent of a node."""
     agent = agent_of(node, cluster)
     if agent is None:
         return pods_on(node, cluster)
-    return f"kubectl -n {agent.namespace} logs {agent.name} --tail=200"
+    return command("kubectl -n {} logs {} --tail=200", agent.namespace, agent.name)
 
 
-def render_command(cluster: ClusterFacts) -> str:
+def render_command(cluster: ClusterFacts) -> Command:
     """The command that compares the cluster with the manifests; it changes nothing.
 
     To apply them at once would remove the image and other options that it was installed with.
     """
     platform = "kubernetes" if cluster.constraints is None else "openshift"
-    names = f"--names {cluster.names.name_set} --namespace {cluster.namespace}"
-    options = filter(None, (f"--for {platform}", csi_option(cluster), names))
-    return f"kube-efs render {' '.join(options)} | kubectl diff -f -"
+    driver = filter(None, [csi_option(cluster)])
+    names = ("--names", cluster.names.name_set, "--namespace", cluster.namespace)
+    rendered = ("kube-efs", "render", "--for", platform, *driver, *names)
+    return Command((*rendered, Syntax.PIPE, "kubectl", "diff", "-f", "-"))
 
 
 def lasts(since: datetime | None, now: datetime) -> bool:

@@ -7,6 +7,7 @@ from kube_efs.doctor.constraints import Constraints, use_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, Workload
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken
 from kube_efs.doctor.grants import AccountName, Grant
+from kube_efs.doctor.shell import Command, command
 
 _MISSING = broken(
     "scc/missing",
@@ -62,16 +63,18 @@ def _missing(
         remedy="grant the account constraints that allow them, and no more",
         commands=(
             _command(account, enough, cluster),
-            f"oc -n {workload.namespace} describe daemonset {workload.name}",
+            command("oc -n {} describe daemonset {}", workload.namespace, workload.name),
         ),
     )
 
 
-def _command(account: AccountName, enough: Sequence[Constraints], cluster: ClusterFacts) -> str:
+def _command(account: AccountName, enough: Sequence[Constraints], cluster: ClusterFacts) -> Command:
     if not enough:
         return render_command(cluster)
     least = min(enough, key=lambda one: (len(one.allows), one.name))
-    return f"oc adm policy add-scc-to-user {least.name} -z {account.name} -n {account.namespace}"
+    return command(
+        "oc adm policy add-scc-to-user {} -z {} -n {}", least.name, account.name, account.namespace
+    )
 
 
 TOPIC = Topic(check=_check, kinds=(_MISSING,))

@@ -8,6 +8,7 @@ from kube_efs.doctor.checks.mentions import Mention, named_file_systems, used_wi
 from kube_efs.doctor.facts import AwsFacts, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk, unchecked
 from kube_efs.doctor.policies import refused_without_identity
+from kube_efs.doctor.shell import Command, command
 from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
@@ -30,7 +31,7 @@ _STALE = risk("targets/stale", "The mount targets in the ConfigMap of the nodes 
 _SHOWN = 10
 # The commands about one file system, by what they show.
 _OF_S3_FILES: Mapping[str, str] = MappingProxyType(
-    {"file-systems": "s3files get-file-system", "mount-targets": "s3files list-mount-targets"}
+    {"file-systems": "get-file-system", "mount-targets": "list-mount-targets"}
 )
 
 
@@ -71,17 +72,18 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 def _describe(
     aws: AwsFacts, what: str, file_system_id: FileSystemId, kind: FileSystemKind = FileSystemKind.EFS
-) -> str:
-    command = f"efs describe-{what}" if kind is FileSystemKind.EFS else _OF_S3_FILES[what]
-    return f"aws {command} --region {aws.region} --file-system-id {file_system_id}"
+) -> Command:
+    call = f"describe-{what}" if kind is FileSystemKind.EFS else _OF_S3_FILES[what]
+    return command("aws {} {} --region {} --file-system-id {}", kind, call, aws.region, file_system_id)
 
 
-def _make_target(aws: AwsFacts, system: FileSystem) -> str:
+def _make_target(aws: AwsFacts, system: FileSystem) -> Command:
     """The command with words in capitals for values that are not known here."""
-    return (
-        f"aws {system.kind} create-mount-target --region {aws.region}"
-        f" --file-system-id {system.file_system_id} --subnet-id SUBNET --security-groups GROUP"
+    words = (
+        "aws {} create-mount-target --region {} --file-system-id {} --subnet-id SUBNET --security-groups"
+        " GROUP"
     )
+    return command(words, system.kind, aws.region, system.file_system_id)
 
 
 def _missing(file_system_id: FileSystemId, by: Sequence[Mention], aws: AwsFacts) -> Finding:
@@ -89,7 +91,7 @@ def _missing(file_system_id: FileSystemId, by: Sequence[Mention], aws: AwsFacts)
     same = sorted(fs for fs, one in aws.file_systems.items() if one.kind is kind)
     known = ", ".join(same[:_SHOWN]) or "none"
     is_efs = kind is FileSystemKind.EFS
-    listing = "efs describe-file-systems" if is_efs else "s3files list-file-systems"
+    listing = "describe-file-systems" if is_efs else "list-file-systems"
     return Finding(
         kind=_MISSING,
         subject=FindingSubject("FileSystem", file_system_id),
@@ -97,7 +99,10 @@ def _missing(file_system_id: FileSystemId, by: Sequence[Mention], aws: AwsFacts)
         evidence=(*map(str, by[:_SHOWN]), f"known file systems: {known}"),
         remedy="check region and account; the data of a deleted file system is only in its "
         + ("backups" if is_efs else "bucket"),
-        commands=("aws sts get-caller-identity", f"aws {listing} --region {aws.region}"),
+        commands=(
+            command("aws sts get-caller-identity"),
+            command("aws {} {} --region {}", kind, listing, aws.region),
+        ),
     )
 
 
@@ -115,7 +120,7 @@ def _not_checked(file_system_id: FileSystemId, by: Sequence[Mention], aws: AwsFa
             "credentials of its account"
         ),
         commands=(
-            "aws sts get-caller-identity",
+            command("aws sts get-caller-identity"),
             _describe(aws, "file-systems", file_system_id, by[0].kind),
             _describe(aws, "mount-targets", file_system_id, by[0].kind),
         ),
@@ -223,7 +228,7 @@ def _without_addresses(cluster: ClusterFacts) -> Iterator[Finding]:
                 evidence=(f"ConfigMap {cluster.namespace}/{cluster.names.config_map} has no address of it",),
                 remedy="create a mount target in each zone that has nodes",
                 commands=(
-                    f"aws efs describe-mount-targets --file-system-id {file_system_id}",
+                    command("aws efs describe-mount-targets --file-system-id {}", file_system_id),
                     controller_log(cluster),
                 ),
             )

@@ -5,6 +5,7 @@ from typing import Final
 
 from kube_efs.doctor.facts import Area, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, unchecked
+from kube_efs.doctor.shell import command
 
 _PROBE = unchecked("doctor/not-checked", "Something could not be checked.")
 _AWS = unchecked("aws/not-checked", "AWS could not be queried, so nothing in AWS was checked.")
@@ -22,7 +23,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
             problem="answers no request",
             evidence=tuple(dict.fromkeys(one.reason for one in facts.gaps if one.area is not Area.AWS)),
             remedy="check the address and the credentials in the kubeconfig",
-            commands=("kubectl config view --minify", "kubectl get --raw /readyz"),
+            commands=(command("kubectl config view --minify"), command("kubectl get --raw /readyz")),
         )
         return
     for gap in facts.gaps:
@@ -33,7 +34,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
             problem="could not be checked",
             evidence=(gap.reason,),
             remedy=gap.remedy or (_AWS_REMEDY if in_aws else _REMEDY),
-            commands=("aws sts get-caller-identity" if in_aws else "kubectl auth whoami",),
+            commands=(command("aws sts get-caller-identity") if in_aws else command("kubectl auth whoami"),),
         )
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from shlex import quote
 from typing import Final
 
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, FindingKind, FindingSubject, Topic, broken, risk
 from kube_efs.doctor.node_facts import Handshake, HandshakeOutcome, TunnelFacts
+from kube_efs.doctor.shell import Command, Syntax, command
 from kube_efs.doctor.times import shown
 from kube_efs.tunnels.mount_targets import NFS_PORT
 
@@ -48,7 +48,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 problem=f"{file.path} cannot be used",
                 evidence=(file.problem,),
                 remedy="install the certificate authorities of the mount targets, in PEM form, at this path",
-                commands=(f"openssl x509 -noout -subject -in {quote(str(file.path))}",),
+                commands=(command("openssl x509 -noout -subject -in {}", str(file.path)),),
             )
     for tunnel in facts.node.tunnels or ():
         for one in tunnel.handshakes:
@@ -61,7 +61,7 @@ def _failed(tunnel: TunnelFacts, one: Handshake, subject: FindingSubject, now: d
     commands = _commands(tunnel, one)
     clock = ""
     if kind is _EXPIRED:
-        clock, commands = f"this node's clock says {shown(now)}", ("date -u", *commands)
+        clock, commands = f"this node's clock says {shown(now)}", (command("date -u"), *commands)
     expected = f"expected name {tunnel.tunnel.check_host}" if one.names else ""
     names = f"names in the certificate: {', '.join(one.names)}" if one.names else ""
     return Finding(
@@ -74,12 +74,13 @@ def _failed(tunnel: TunnelFacts, one: Handshake, subject: FindingSubject, now: d
     )
 
 
-def _commands(tunnel: TunnelFacts, one: Handshake) -> tuple[str, ...]:
+def _commands(tunnel: TunnelFacts, one: Handshake) -> tuple[Command, ...]:
     """The command that repeats the handshake, and shows the whole certificate."""
     host = f"[{one.address}]" if ":" in one.address else one.address
     service = tunnel.tunnel
-    shake = f"openssl s_client -connect {quote(f'{host}:{NFS_PORT}')} -servername {quote(service.check_host)}"
-    return (f"{shake} -CAfile {quote(str(service.ca_file))} </dev/null",)
+    words = "openssl s_client -connect {}:{} -servername {} -CAfile {} {}"
+    values = (host, str(NFS_PORT), service.check_host, str(service.ca_file))
+    return (command(words, *values, Syntax.NO_INPUT),)
 
 
 TOPIC = Topic(check=_check, kinds=(_CA_FILE, _NOT_CONNECTED, _NAME, _EXPIRED, _NOT_TRUSTED, _HANDSHAKE))

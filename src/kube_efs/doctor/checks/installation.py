@@ -9,6 +9,7 @@ from typing import Final
 from kube_efs.doctor.checks.common import controller_log, controllers, pods_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, PodFacts, Workload
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
+from kube_efs.doctor.shell import Command, command
 from kube_efs.doctor.times import shown
 from kube_efs.model.names import NameSet
 from kube_efs.model.volumes import DRIVER
@@ -65,16 +66,16 @@ def _check(facts: Facts) -> Iterator[Finding]:
             problem=f"has the condition {condition.type}",
             evidence=tuple(filter(None, [condition.message])),
             remedy="follow its message; the operator's log has more details",
-            commands=(f"kubectl get clustercsidriver {DRIVER} -o yaml", *_operator_logs(cluster)),
+            commands=(command("kubectl get clustercsidriver {} -o yaml", DRIVER), *_operator_logs(cluster)),
         )
     if cluster.leases is not None:
         yield from _without_leader(facts, cluster, {one.name: one for one in cluster.leases})
 
 
-def _operator_logs(cluster: ClusterFacts) -> Iterator[str]:
+def _operator_logs(cluster: ClusterFacts) -> Iterator[Command]:
     for one in cluster.workloads or ():
         if one.ours and one.command == "operator":
-            yield f"kubectl -n {one.namespace} logs deployment/{one.name} --tail=200"
+            yield command("kubectl -n {} logs deployment/{} --tail=200", one.namespace, one.name)
 
 
 def _not_ready(workload: Workload, cluster: ClusterFacts) -> Finding:
@@ -99,9 +100,9 @@ def _not_ready(workload: Workload, cluster: ClusterFacts) -> Finding:
         evidence=tuple([*failure, *refused, *waiting, *events, *nowhere, *silent][:_SHOWN]),
         remedy="check why its pods do not run, and check their logs",
         commands=(
-            f"kubectl -n {workload.namespace} describe {name}",
-            f"kubectl -n {workload.namespace} get pods -o wide",
-            f"kubectl -n {workload.namespace} logs {name} --all-containers --tail=200",
+            command("kubectl -n {} describe {}", workload.namespace, name),
+            command("kubectl -n {} get pods -o wide", workload.namespace),
+            command("kubectl -n {} logs {} --all-containers --tail=200", workload.namespace, name),
         ),
     )
 
@@ -114,8 +115,8 @@ def _restarted(workload: Workload, pod: PodFacts) -> Finding:
         evidence=(f"on node {pod.node or '(none)'}", *filter(None, [pod.ended])),
         remedy="read the end of its previous log, and its events",
         commands=(
-            f"kubectl -n {pod.namespace} logs --previous {pod.name} --tail=200",
-            f"kubectl -n {pod.namespace} describe pod {pod.name}",
+            command("kubectl -n {} logs --previous {} --tail=200", pod.namespace, pod.name),
+            command("kubectl -n {} describe pod {}", pod.namespace, pod.name),
         ),
     )
 
@@ -142,7 +143,7 @@ def _without_leader(facts: Facts, cluster: ClusterFacts, leases: dict[str, Lease
                 evidence=(_tell(lease, exists=name in leases),),
                 remedy="start the controller, or check its log; is --namespace the namespace of kube-efs?",
                 commands=(
-                    f"kubectl -n {cluster.namespace} get deployments,pods,leases",
+                    command("kubectl -n {} get deployments,pods,leases", cluster.namespace),
                     controller_log(cluster),
                 ),
             )
@@ -161,8 +162,8 @@ def _controllers_elsewhere(namespaces: Sequence[str], cluster: ClusterFacts) -> 
     )
 
 
-def _examination_of(namespace: str) -> str:
-    return f"kube-efs doctor cluster --namespace {namespace}"
+def _examination_of(namespace: str) -> Command:
+    return command("kube-efs doctor cluster --namespace {}", namespace)
 
 
 def _tell(lease: LeaseFacts, *, exists: bool) -> str:
@@ -185,7 +186,7 @@ def _skew(ours: list[Workload]) -> Iterator[Finding]:
                 problem="its workloads have different images",
                 evidence=tuple(f"{one.kind} {one.name}: {one.image}" for one in there),
                 remedy="use the newest one for all of them, or wait until the update in progress is complete",
-                commands=(f"kubectl -n {namespace} get deployments,daemonsets -o wide",),
+                commands=(command("kubectl -n {} get deployments,daemonsets -o wide", namespace),),
             )
 
 
@@ -210,8 +211,8 @@ def _second(ours: list[Workload], cluster: ClusterFacts) -> Iterator[Finding]:
                 "both have the CSIDriver and the definition of SharedVolumes"
             ),
             commands=(
-                f"kubectl -n {own.namespace} get deployments,daemonsets,configmaps,leases",
-                f"kubectl -n {one.namespace} get deployments,daemonsets,configmaps,leases",
+                command("kubectl -n {} get deployments,daemonsets,configmaps,leases", own.namespace),
+                command("kubectl -n {} get deployments,daemonsets,configmaps,leases", one.namespace),
                 _examination_of(one.namespace),
             ),
         )
@@ -234,9 +235,11 @@ def _left_over(workloads: Sequence[Workload], cluster: ClusterFacts) -> Iterator
             evidence=(f"there is no DaemonSet {namespace}/{tunnels[name]}; the ports in use are in {own}",),
             remedy=f"check that {own} has its ports; then delete it, or its namespace if that is empty",
             commands=(
-                f"kubectl -n {namespace} get configmap {name} -o yaml",
-                f"kubectl -n {cluster.namespace} get configmap {cluster.names.config_map} -o yaml",
-                f"kubectl -n {namespace} delete configmap {name}",
+                command("kubectl -n {} get configmap {} -o yaml", namespace, name),
+                command(
+                    "kubectl -n {} get configmap {} -o yaml", cluster.namespace, cluster.names.config_map
+                ),
+                command("kubectl -n {} delete configmap {}", namespace, name),
             ),
         )
 
@@ -251,7 +254,11 @@ def _older(workload: Workload) -> Finding:
             "complete the migration as described in docs/install.md, so that only one system serves each "
             "volume"
         ),
-        commands=(f"kubectl -n {workload.namespace} get {workload.kind.lower()} {workload.name} -o wide",),
+        commands=(
+            command(
+                "kubectl -n {} get {} {} -o wide", workload.namespace, workload.kind.lower(), workload.name
+            ),
+        ),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
+from kube_efs.doctor.shell import Syntax, command
 from kube_efs.model.volumes import LOOPBACK
 
 _NOT_RESPONDING = broken("kernel/not-responding", "The kernel waits for an NFS server.")
@@ -37,7 +38,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 problem=f"SELinux is enforced and its boolean {name} is off",
                 evidence=(f"{name} --> off",),
                 remedy="allow containers to use NFS on every node that mounts volumes",
-                commands=(f"setsebool -P {name} 1",),
+                commands=(command("setsebool -P {} 1", name),),
             )
 
 
@@ -61,7 +62,7 @@ def _servers(lines: Sequence[str], answering: Collection[str], subject: FindingS
                 if waits
                 else "check the tunnel agent's log of that time"
             ),
-            commands=("dmesg --time-format iso | grep -i nfs",),
+            commands=(command("dmesg --time-format iso {} grep -i nfs", Syntax.PIPE),),
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from kube_efs.doctor.checks.mentions import file_systems_in_use
 from kube_efs.doctor.facts import AwsFacts, Facts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, risk
+from kube_efs.doctor.shell import command
 from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import MadeFileSystem, Stage
 
@@ -28,14 +29,13 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 
 def _unused(one: MadeFileSystem, aws: AwsFacts) -> Finding:
-    name, region = one.file_system_id, f"--region {aws.region}"
+    name, region = one.file_system_id, aws.region
     system = aws.file_systems.get(name)
     is_shared = one.owner.scope is Scope.NAMESPACE
     owner = f"namespace with the UID {one.owner.name}" if is_shared else f"volume {one.owner.name}"
     again = (
         "; or create a claim of its class in its namespace: its last volume removes it" if is_shared else ""
     )
-    group = f"Name=group-name,Values={one.security_group}"
     return Finding(
         kind=_UNUSED,
         subject=FindingSubject("FileSystem", name),
@@ -50,12 +50,16 @@ def _unused(one: MadeFileSystem, aws: AwsFacts) -> Finding:
             f"targets, the file system, and its security group if it has one of its own{again}"
         ),
         commands=(
-            f"aws efs describe-file-systems {region} --file-system-id {name}",
-            f"aws efs describe-mount-targets {region} --file-system-id {name}",
-            f"aws ec2 describe-security-groups {region} --filters {group}",
-            f"aws efs delete-mount-target {region} --mount-target-id TARGET",
-            f"aws efs delete-file-system {region} --file-system-id {name}",
-            f"aws ec2 delete-security-group {region} --group-id GROUP",
+            command("aws efs describe-file-systems --region {} --file-system-id {}", region, name),
+            command("aws efs describe-mount-targets --region {} --file-system-id {}", region, name),
+            command(
+                "aws ec2 describe-security-groups --region {} --filters Name=group-name,Values={}",
+                region,
+                one.security_group,
+            ),
+            command("aws efs delete-mount-target --region {} --mount-target-id TARGET", region),
+            command("aws efs delete-file-system --region {} --file-system-id {}", region, name),
+            command("aws ec2 delete-security-group --region {} --group-id GROUP", region),
         ),
     )
 

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from kube_efs.doctor.facts import AwsFacts, Facts
 from kube_efs.doctor.findings import Finding, FindingKind, FindingSubject, Topic, broken, unchecked
 from kube_efs.doctor.reach import EPHEMERAL, Judgement, NodeSource, Verdict, judge_acls, ways
+from kube_efs.doctor.shell import command
 from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.tunnels.mount_targets import NFS_PORT
 
@@ -50,7 +51,7 @@ def _finding(
     aws: AwsFacts,
 ) -> Finding:
     reasons = dict.fromkeys(reason for _, judgement in concerned for reason in judgement.reasons)
-    look = f"--filters Name=association.subnet-id,Values={target.subnet_id}"
+    words = "aws ec2 describe-network-acls --region {} --filters Name=association.subnet-id,Values={}"
     return Finding(
         kind=kind,
         subject=FindingSubject("FileSystem", target.file_system_id),
@@ -58,7 +59,7 @@ def _finding(
         f" {len(concerned)} of {of} nodes {_STATES[kind]} by network ACLs",
         evidence=(*(f"node {source}" for source, _ in concerned[:_SHOWN]), *tuple(reasons)[:_SHOWN]),
         remedy=_REMEDIES[kind],
-        commands=(f"aws ec2 describe-network-acls --region {aws.region} {look}",),
+        commands=(command(words, aws.region, target.subnet_id),),
     )
 
 

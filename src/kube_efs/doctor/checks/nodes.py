@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
-from shlex import quote
 from typing import Final
 
 from kube_efs.doctor.checks.common import (
@@ -18,6 +17,7 @@ from kube_efs.doctor.checks.common import (
 from kube_efs.doctor.checks.mentions import used_with_identity
 from kube_efs.doctor.facts import ClusterFacts, Facts, PublishedStatus
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, information, risk
+from kube_efs.doctor.shell import Command, command
 from kube_efs.doctor.times import shown, time_of
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.volumes import DRIVER
@@ -100,7 +100,7 @@ def _is_late(time: datetime | None, now: datetime, node: str, cluster: ClusterFa
     return agent is None or agent.created is None or now - agent.created > _FIRST_SILENCE
 
 
-def _unique(*commands: str) -> tuple[str, ...]:
+def _unique(*commands: Command) -> tuple[Command, ...]:
     return tuple(dict.fromkeys(commands))
 
 
@@ -127,7 +127,7 @@ def _reported(one: PublishedStatus, facts: Facts, cluster: ClusterFacts) -> Iter
             remedy=(
                 "label the Node with topology.kubernetes.io/zone or set KUBE_EFS_ZONE, then restart the agent"
             ),
-            commands=(f"kubectl get node {quote(one.node)} --show-labels", agent_log(one.node, cluster)),
+            commands=(command("kubectl get node {} --show-labels", one.node), agent_log(one.node, cluster)),
         )
     if one.status.data_plane_reason:
         yield Finding(
@@ -201,7 +201,7 @@ def _denied(cluster: ClusterFacts) -> Iterator[Finding]:
             problem="its tunnel volumes cannot be mounted: EFS denies access to their tunnel",
             evidence=tuple(sorted(evidence)),
             remedy=DENIED_REMEDY,
-            commands=(f"aws efs describe-file-system-policy --file-system-id {file_system_id}",),
+            commands=(command("aws efs describe-file-system-policy --file-system-id {}", file_system_id),),
         )
 
 
@@ -218,7 +218,7 @@ def _without_driver(cluster: ClusterFacts) -> Iterator[Finding]:
                     f"check that a pod of the DaemonSet {cluster.names.node} runs there; is --kubelet-dir"
                     " correct?"
                 ),
-                commands=(pods_on(node.name, cluster), f"kubectl get csinode {node.name} -o yaml"),
+                commands=(pods_on(node.name, cluster), command("kubectl get csinode {} -o yaml", node.name)),
             )
 
 

@@ -6,6 +6,7 @@ from typing import Final
 from kube_efs.doctor.checks.common import lasts, look_at_node, our_volumes
 from kube_efs.doctor.facts import ClusterFacts, Facts, PodFacts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
+from kube_efs.doctor.shell import Command, command
 from kube_efs.model.names import WORKER_LABELS
 
 _WAITING = broken("pod/waiting", "A pod does not start because of a volume of kube-efs.")
@@ -35,7 +36,7 @@ def _worker(pod: PodFacts) -> Iterator[Finding]:
             problem="has failed; it is retried",
             evidence=(pod.message or "no reason reported",),
             remedy="read its log",
-            commands=(f"kubectl -n {pod.namespace} logs {pod.name}",),
+            commands=(command("kubectl -n {} logs {}", pod.namespace, pod.name),),
         )
 
 
@@ -70,8 +71,8 @@ def _stuck(pod: PodFacts, facts: Facts, cluster: ClusterFacts) -> Iterator[Findi
         )
 
 
-def _commands(pod: PodFacts, cluster: ClusterFacts) -> tuple[str, ...]:
-    return f"kubectl -n {pod.namespace} describe pod {pod.name}", look_at_node(pod.node, cluster)
+def _commands(pod: PodFacts, cluster: ClusterFacts) -> tuple[Command, ...]:
+    return command("kubectl -n {} describe pod {}", pod.namespace, pod.name), look_at_node(pod.node, cluster)
 
 
 def _remedy(messages: str, node: str) -> str:

@@ -8,6 +8,7 @@ from kube_efs.doctor.checks.common import render_command
 from kube_efs.doctor.facts import ClusterFacts, Facts, Workload
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken
 from kube_efs.doctor.grants import Grant, Right
+from kube_efs.doctor.shell import command
 
 _MISSING = broken("rbac/missing", "A service account lacks permissions that `kube-efs render` grants.")
 
@@ -55,7 +56,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
             remedy="compare with the rendered manifests and apply them; an operator does this automatically",
             commands=(
                 render_command(cluster),
-                f"kubectl auth can-i --list --as {account.user} -n {account.namespace}",
+                command("kubectl auth can-i --list --as {} -n {}", account.user, account.namespace),
             ),
         )
 

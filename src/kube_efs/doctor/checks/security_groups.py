@@ -7,6 +7,7 @@ from kube_efs.aws.security_groups import Permission, SecurityGroup
 from kube_efs.doctor.facts import AwsFacts, Facts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, unchecked
 from kube_efs.doctor.reach import NodeSource, Verdict, judge_groups, ways
+from kube_efs.doctor.shell import Command, command
 from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.tunnels.mount_targets import NFS_PORT
@@ -45,7 +46,7 @@ def _not_judged(file_system_id: FileSystemId, reasons: Sequence[str]) -> Finding
         remedy=(
             "give the doctor credentials of the nodes' account with the permissions that docs/doctor.md lists"
         ),
-        commands=("aws sts get-caller-identity",),
+        commands=(command("aws sts get-caller-identity"),),
     )
 
 
@@ -65,7 +66,7 @@ def _closed(target: MountTarget, shut_out: Sequence[NodeSource], of: int, aws: A
     )
 
 
-def _authorize(group_id: str, source: NodeSource, aws: AwsFacts) -> str:
+def _authorize(group_id: str, source: NodeSource, aws: AwsFacts) -> Command:
     """The command that lets one node in, by a group if it has one, so that all with that group get in."""
     rule = f"IpProtocol=tcp,FromPort={NFS_PORT},ToPort={NFS_PORT}"
     if source.groups:
@@ -74,10 +75,8 @@ def _authorize(group_id: str, source: NodeSource, aws: AwsFacts) -> str:
         address = source.addresses[0]
         ranges, key = ("Ipv6Ranges", "CidrIpv6") if address.version == 6 else ("IpRanges", "CidrIp")
         who = f"{ranges}=[{{{key}={address}/{address.max_prefixlen}}}]"
-    return (
-        f"aws ec2 authorize-security-group-ingress --region {aws.region} --group-id {group_id}"
-        f" --ip-permissions '{rule},{who}'"
-    )
+    words = "aws ec2 authorize-security-group-ingress --region {} --group-id {} --ip-permissions {}"
+    return command(words, aws.region, group_id, f"{rule},{who}")
 
 
 def _rules(group: SecurityGroup, aws: AwsFacts) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from kube_efs.doctor.checks.common import lasts
 from kube_efs.doctor.facts import Facts, SharedVolumeFacts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken
+from kube_efs.doctor.shell import Command, command
 from kube_efs.model.shared_volumes.shared_volume import SharedVolumePhase
 
 _FAILED = broken("shared-volume/failed", "A SharedVolume has no volume. Its status gives the reason.")
@@ -39,12 +40,14 @@ def _terminating(one: SharedVolumeFacts) -> Finding:
             "end the pods that use its claim; check that a controller with KUBE_EFS_SHARED_VOLUMES is "
             "the leader"
         ),
-        commands=(_describe(one), f"kubectl -n {shared.owner.namespace} get pods,pvc"),
+        commands=(_describe(one), command("kubectl -n {} get pods,pvc", shared.owner.namespace)),
     )
 
 
-def _describe(one: SharedVolumeFacts) -> str:
-    return f"kubectl -n {one.shared.owner.namespace} describe sharedvolume {one.shared.owner.name}"
+def _describe(one: SharedVolumeFacts) -> Command:
+    return command(
+        "kubectl -n {} describe sharedvolume {}", one.shared.owner.namespace, one.shared.owner.name
+    )
 
 
 TOPIC = Topic(check=_check, kinds=(_FAILED, _TERMINATING))

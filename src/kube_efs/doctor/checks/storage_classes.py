@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from kube_efs.doctor.checks.common import VolumeKind, has_driver_tags, problem_of, provisioners
 from kube_efs.doctor.facts import ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, information, risk
+from kube_efs.doctor.shell import Syntax, command
 from kube_efs.model import directory_classes, tunnel_volumes
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.csi.claims import parse_claim
@@ -46,8 +47,10 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 evidence=(f"provisioner {one.provisioner}",),
                 remedy=f"{error.remedy}; classes cannot be changed, so correct a copy and replace this one",
                 commands=(
-                    f"kubectl get storageclass {one.name} -o yaml > {one.name}.yaml",
-                    f"kubectl replace --force -f {one.name}.yaml",
+                    command(
+                        "kubectl get storageclass {} -o yaml {} {}.yaml", one.name, Syntax.TO_FILE, one.name
+                    ),
+                    command("kubectl replace --force -f {}.yaml", one.name),
                 ),
             )
             continue
@@ -58,7 +61,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 problem=text,
                 evidence=(f"provisioner {one.provisioner}",),
                 remedy="no action is necessary; correct it when you create the class again",
-                commands=(f"kubectl get storageclass {one.name} -o yaml",),
+                commands=(command("kubectl get storageclass {} -o yaml", one.name),),
             )
 
 
@@ -84,8 +87,8 @@ def _static(storage_class: StorageClass) -> Iterator[Finding]:
             "provisioningMode and the other parameters"
         ),
         commands=(
-            f"kubectl get storageclass {storage_class.name} -o yaml",
-            "kubectl get pvc --all-namespaces",
+            command("kubectl get storageclass {} -o yaml", storage_class.name),
+            command("kubectl get pvc --all-namespaces"),
         ),
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, risk
+from kube_efs.doctor.shell import command
 from kube_efs.model.trash import TRASH_NOT_EMPTIED
 
 _STUCK = risk("trash/not-emptied", "Removed directories stay in the trash of their file system.")
@@ -21,8 +22,10 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 "the path"
             ),
             commands=(
-                f"kubectl -n {one.namespace} get events --field-selector reason={TRASH_NOT_EMPTIED}",
-                f"kubectl -n {one.namespace} describe {one.kind.lower()} {one.name}",
+                command(
+                    "kubectl -n {} get events --field-selector reason={}", one.namespace, TRASH_NOT_EMPTIED
+                ),
+                command("kubectl -n {} describe {} {}", one.namespace, one.kind.lower(), one.name),
             ),
         )
 

@@ -1,12 +1,12 @@
 """Whether this node's tunnels work, part by part: its processes, the ports, NFS through them."""
 
 from collections.abc import Iterator
-from shlex import quote
 from typing import Final
 
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk, unchecked
 from kube_efs.doctor.node_facts import NodeFacts, ProcessHealth, TunnelFacts
+from kube_efs.doctor.shell import Command, Syntax, command
 from kube_efs.tunnels.data_plane import DataPlaneName
 from kube_efs.tunnels.status import DENIED_REMEDY
 
@@ -56,7 +56,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
             problem=f"there is no {node.configuration}" + (" here" if is_elsewhere else ""),
             evidence=tuple(f"{one.url}: {one.unreachable or 'answers'}" for one in node.processes),
             remedy="run this in the tunnel agent's pod, or set STUNNEL_CONF_PATH to the agent's value",
-            commands=(_pods_here(node), "kubectl -n NAMESPACE exec POD -- kube-efs doctor node"),
+            commands=(_pods_here(node), command("kubectl -n NAMESPACE exec POD -- kube-efs doctor node")),
         )
     if node.status and node.tunnels and not (expects_relay or node.status.stunnel_pid):
         yield Finding(
@@ -71,13 +71,13 @@ def _check(facts: Facts) -> Iterator[Finding]:
     yield from _dead_mounts(node, subject)
 
 
-def _pods_here(node: NodeFacts) -> str:
-    return f"kubectl get pods --all-namespaces -o wide --field-selector spec.nodeName={quote(node.name)}"
+def _pods_here(node: NodeFacts) -> Command:
+    return command("kubectl get pods --all-namespaces -o wide --field-selector spec.nodeName={}", node.name)
 
 
-def _tail(node: NodeFacts) -> str:
+def _tail(node: NodeFacts) -> Command:
     """The command that shows the logs of all stunnels and of the relay."""
-    return f"tail -n 50 {quote(str(node.configuration.with_suffix('')))}*.log"
+    return command("tail -n 50 {} {}", str(node.configuration.with_suffix("")), Syntax.ANY_LOG)
 
 
 def _process(one: ProcessHealth, node: NodeFacts, subject: FindingSubject) -> Iterator[Finding]:
@@ -88,7 +88,7 @@ def _process(one: ProcessHealth, node: NodeFacts, subject: FindingSubject) -> It
             problem=f"the {one.name} does not answer",
             evidence=(f"{one.url}: {one.unreachable}",),
             remedy="check that its pod runs on this node; its port is KUBE_EFS_HEALTH_PORT",
-            commands=(_pods_here(node), f"curl -s {quote(one.url)}/healthz"),
+            commands=(_pods_here(node), command("curl -s {}/healthz", one.url)),
         )
     elif one.reasons:
         yield Finding(
@@ -97,7 +97,7 @@ def _process(one: ProcessHealth, node: NodeFacts, subject: FindingSubject) -> It
             problem=f"the {one.name} is not healthy",
             evidence=one.reasons,
             remedy="follow its reasons; its log has more details",
-            commands=(f"curl -s {quote(one.url)}/readyz", _pods_here(node)),
+            commands=(command("curl -s {}/readyz", one.url), _pods_here(node)),
         )
 
 
@@ -111,7 +111,7 @@ def _tunnel(one: TunnelFacts, node: NodeFacts, subject: FindingSubject) -> Itera
             problem=f"nothing listens at port {one.tunnel.port}, the tunnel {one.tunnel.name}",
             evidence=("the configuration of its data plane has it", _listening(node)),
             remedy="check that stunnel or the relay runs, and which program listens on the port",
-            commands=("ss -tlnp", _tail(node)),
+            commands=(command("ss -tlnp"), _tail(node)),
         )
     elif one.null_call.is_denied:
         yield Finding(
@@ -138,7 +138,7 @@ def _tunnel(one: TunnelFacts, node: NodeFacts, subject: FindingSubject) -> Itera
             problem=f"a NULL call through {name} takes {seconds}",
             evidence=(f"more than {_SLOW_SECONDS:g} s", f"mount targets {', '.join(one.tunnel.addresses)}"),
             remedy="check the node's network and load, and the file system's PercentIOLimit",
-            commands=("uptime", _tail(node)),
+            commands=(command("uptime"), _tail(node)),
         )
 
 

@@ -1,11 +1,11 @@
 """Whether volumes refer to existing file systems, and are removed when they are no longer needed."""
 
 from collections.abc import Iterator
-from shlex import quote
 
 from kube_efs.doctor.checks.common import controller_log, is_our_volume, lasts, targets_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, VolumeFacts
 from kube_efs.doctor.findings import Finding, FindingKind, FindingSubject, Topic, broken
+from kube_efs.doctor.shell import Command, command
 from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import VolumePhase
@@ -69,20 +69,20 @@ def _misled(one: VolumeFacts, targets: TunnelTargets, cluster: ClusterFacts) -> 
         expected = volume.file_system_id or "an unknown file system"
         remedy = "check why the ConfigMap does not have that port; do not change the volume"
         if not volume.file_system_id:
-            command = f"kubectl annotate pv {quote(volume.name)} {FILE_SYSTEM_ID}=<id>"
-            remedy = f"annotate it with the ID of its file system: {command}"
+            annotate = command("kubectl annotate pv {} {}=ID", volume.name, FILE_SYSTEM_ID)
+            remedy = f"annotate it with the ID of its file system: {annotate}"
         yield _finding(
             _PORT,
             one,
             f"its port {volume.port} {behind}, but its data is in {expected}",
             [f"mount options {', '.join(volume.mount_options)}"],
             remedy,
-            f"kubectl -n {cluster.namespace} get configmap {cluster.names.config_map} -o yaml",
+            command("kubectl -n {} get configmap {} -o yaml", cluster.namespace, cluster.names.config_map),
         )
 
 
 def _finding(
-    kind: FindingKind, one: VolumeFacts, problem: str, evidence: list[str], remedy: str, command: str
+    kind: FindingKind, one: VolumeFacts, problem: str, evidence: list[str], remedy: str, last: Command
 ) -> Finding:
     return Finding(
         kind=kind,
@@ -90,7 +90,7 @@ def _finding(
         problem=problem,
         evidence=tuple(evidence) or (f"is {one.volume.phase}",),
         remedy=remedy,
-        commands=(f"kubectl describe pv {one.volume.name}", command),
+        commands=(command("kubectl describe pv {}", one.volume.name), last),
     )
 
 

@@ -93,7 +93,7 @@ async def gather_cluster(client: AsyncClient, names: Names, attempts: Attempts) 
         warnings = start(look("events", _warnings(client)))
         progress = start(look("events of claims", _progress(client)))
         uid = start(look("the namespace kube-system", ClusterReader(client).cluster_uid()))
-        stuck_trash = start(look("events of trashes", _stuck_trash(client)))
+        stuck_trash = start(look("events of trashes", _stuck_trash(client, namespace)))
         constraints = start(look("SecurityContextConstraints", _constraints(client)))
         targets = start(look("the tunnel targets", _targets(client, names)))
         others = start(look("the tunnel targets of other installations", _other_config_maps(client, names)))
@@ -192,12 +192,18 @@ async def _progress(client: AsyncClient) -> tuple[ProgressEvent, ...]:
     return tuple({one.uid: one for one in found}.values())
 
 
-async def _stuck_trash(client: AsyncClient) -> tuple[StuckTrash, ...]:
-    """The trash directories whose last event says that they cannot be emptied."""
+async def _stuck_trash(client: AsyncClient, namespace: str) -> tuple[StuckTrash, ...]:
+    """The trash directories whose last event says that they cannot be emptied.
+
+    The controller writes these events in its own namespace. Tenants can write any event in theirs.
+    """
     found = [
         one
         for reason in (TRASH_NOT_EMPTIED, TRASH_EMPTIED)
-        for one in await _read(client, Event, read_trash_event, namespace="*", fields={"reason": reason})
+        for one in await _read(
+            client, Event, read_trash_event, namespace=namespace, fields={"reason": reason}
+        )
+        if one is not None
     ]
     # Of two in the same second the better one counts: it is only said after the other.
     found.sort(key=lambda one: (one[0], one[1] == TRASH_EMPTIED))

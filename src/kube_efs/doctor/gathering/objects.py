@@ -1,5 +1,6 @@
 """Converts objects of the Kubernetes API to facts; missing fields get their default."""
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -21,10 +22,13 @@ from kube_efs.doctor.facts import (
     Workload,
 )
 from kube_efs.doctor.times import time_of
+from kube_efs.kube.events import CONTROLLER
 from kube_efs.kube.reading import read_claim, read_volume
 from kube_efs.kube.shared_volumes import read_shared_volume
+from kube_efs.model.efs.ids import parse_file_system_id
 from kube_efs.model.efs.targets import CONFIG_MAP_KEY, S3_FILES_KEY, ZONES_KEY, parse_targets
 from kube_efs.model.errors import InvalidValue
+from kube_efs.model.tunnel_volumes import root_name
 from kube_efs.tunnels.status import parse_status
 from kube_efs.tunnels.status_config_map import NODE_KEY, STATUS_KEY
 
@@ -35,6 +39,8 @@ _COMMANDS = frozenset({"controller", "tunnel", "node", "operator"})
 _ZONE, _REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 # Mount targets see nodes by these, never by public addresses.
 _INTERNAL = "InternalIP"
+# As the API server checks the names of most objects.
+_OBJECT_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _OS, _COMPUTE = "kubernetes.io/os", "eks.amazonaws.com/compute-type"
 
 
@@ -166,18 +172,31 @@ def read_progress(body: Json) -> ProgressEvent:
     )
 
 
-def read_trash_event(body: Json) -> tuple[str, str, StuckTrash]:
-    """When an Event about a trash was last seen, as text that can be put in order, its reason, its trash."""
-    subject = body.get("involvedObject") or {}
-    file_system, _, message = (body.get("message") or "").partition(": ")
+def read_trash_event(body: Json) -> tuple[str, str, StuckTrash] | None:
+    """When an Event about a trash was last seen, as text that can be put in order, its reason, its trash.
+
+    None if the controller does not write such an Event. The API server does not check the object that an
+    Event names.
+    """
+    subject, source = body.get("involvedObject") or {}, body.get("source") or {}
+    beginning, _, message = (body.get("message") or "").partition(": ")
+    try:
+        file_system_id = parse_file_system_id(beginning.rpartition(" ")[2])
+    except InvalidValue:
+        return None
+    kind, name = subject.get("kind", ""), subject.get("name", "")
+    is_root_claim = kind == "PersistentVolumeClaim" and name == root_name(file_system_id)
+    is_lease = kind == "Lease" and _OBJECT_NAME.fullmatch(name) is not None
+    if source.get("component") != CONTROLLER or not (is_root_claim or is_lease):
+        return None
     return (
         str(body.get("lastTimestamp") or body["metadata"].get("creationTimestamp")),
         body.get("reason") or "",
         StuckTrash(
-            file_system_id=file_system.rpartition(" ")[2],
-            kind=subject.get("kind", ""),
-            namespace=subject.get("namespace", ""),
-            name=subject.get("name", ""),
+            file_system_id=file_system_id,
+            kind=kind,
+            namespace=body["metadata"].get("namespace", ""),
+            name=name,
             message=message,
         ),
     )
