@@ -27,4 +27,7 @@ def _print(error: KubeEfsError) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), (str(error), "red")))
+    from kube_efs.model.visible import visible  # noqa: PLC0415
+
+    text = Text.assemble(("error: ", "bold red"), (visible(str(error)), "red"))
+    Console(stderr=True, soft_wrap=True).print(text)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kube_efs.exit_status import exit_status_of
+from kube_efs.model.errors import KubeUnavailable
 from kube_efs.settings.controller import efs_provisioner_defaults
 
 # Nobody listens on port 1.
@@ -84,6 +86,16 @@ def test_unresponsive_cluster_exits_with_1_and_one_line(tmp_path: Path) -> None:
     assert answer.returncode == 1
     assert re.match(r"error: .+: could not be reached", answer.stderr)
     assert len(answer.stderr.splitlines()) == 1
+
+
+def test_texts_in_an_error_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        raise KubeUnavailable("\x1b]0;owned\x07\u202e", field="event", value="a")
+
+    assert exit_status_of(fail) == 1
+    told = capsys.readouterr().err
+    assert r"\x1b]0;owned\x07\u202e" in told
+    assert not {"\x1b", "\x07", "\u202e"} & set(told)
 
 
 def test_help_imports_no_heavy_modules() -> None:

@@ -17,8 +17,8 @@ from kube_efs.doctor.diagnosis import count
 from kube_efs.doctor.findings import Finding, Severity
 from kube_efs.doctor.node_facts import NodeFacts, TunnelFacts
 from kube_efs.doctor.redaction import redacted_text
-from kube_efs.doctor.shell import Command
-from kube_efs.report.tables import table_of
+from kube_efs.model.visible import visible
+from kube_efs.report.tables import line_of, table_of, text_of
 
 _COLOURS = {
     Severity.BROKEN: "bold red",
@@ -31,7 +31,7 @@ _COLOURS = {
 def render_findings(findings: tuple[Finding, ...], *, what: str) -> RenderableType:
     """A table of problems, evidence and remedies; the commands; a summary line."""
     if not findings:
-        return Text(f"No problems were found in {what}.", style="green")
+        return line_of(f"No problems were found in {what}.", style="green")
     columns = ["severity", "finding", "problem", "remedy"]
     table = table_of(f"Findings about {what}", columns, map(_row, findings), has_lines=True)
     counts = count(findings)
@@ -44,20 +44,23 @@ def _commands(findings: tuple[Finding, ...]) -> Iterator[Text]:
     about: dict[str, str] = {}
     for one in findings:
         for command in one.commands:
-            about.setdefault(_copied(command), f"{one.kind.id}, {one.subject}")
+            line = str(command.changed(_on_one_line))
+            about.setdefault(line, f"{one.kind.id}, {one.subject}")
     for heading, commands in groupby(about, key=lambda command: about[command]):
-        yield Text(f"# {heading}", style="dim", no_wrap=True, overflow="ignore")
+        # Administrators copy these lines: no text may begin another one.
+        comment = visible(f"# {heading}", may_have_lines=False)
+        yield Text(comment, style="dim", no_wrap=True, overflow="ignore")
         yield from (Text(command, no_wrap=True, overflow="ignore") for command in commands)
 
 
-def _copied(command: Command) -> str:
-    return str(command.changed(redacted_text))
+def _on_one_line(argument: str) -> str:
+    return visible(redacted_text(argument), may_have_lines=False)
 
 
 def _row(one: Finding) -> tuple[Text | str, ...]:
-    wrong = Text(redacted_text(f"{one.subject}: {one.problem}"))
+    wrong = text_of(redacted_text(f"{one.subject}: {one.problem}"))
     for line in one.evidence:
-        wrong.append(f"\n- {redacted_text(line)}", style="dim")
+        wrong.append(text_of(f"\n- {redacted_text(line)}", style="dim"))
     severity = Text(one.kind.severity, style=_COLOURS[one.kind.severity])
     return severity, one.kind.id, wrong, redacted_text(one.remedy)
 
@@ -75,7 +78,7 @@ def render_tunnels(node: NodeFacts) -> RenderableType:
     )
     table = table_of("Tunnels", ["tunnel", "port", "NULL call of NFS", "TLS handshakes"], rows)
     location = node.status.location if node.status else None
-    return Group(Text(redacted_text(f"{node.name}: {location}")), table) if location else table
+    return Group(line_of(redacted_text(f"{node.name}: {location}")), table) if location else table
 
 
 def to_json(findings: Iterable[Finding], *, what: str, now: datetime, node: NodeFacts | None = None) -> str:
@@ -92,7 +95,7 @@ def to_json(findings: Iterable[Finding], *, what: str, now: datetime, node: Node
                 "problem": redacted_text(one.problem),
                 "evidence": [redacted_text(line) for line in one.evidence],
                 "remedy": redacted_text(one.remedy),
-                "commands": [_copied(line) for line in one.commands],
+                "commands": [str(line.changed(redacted_text)) for line in one.commands],
             }
             for one in findings
         ],

@@ -6,14 +6,13 @@ from enum import StrEnum
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from kube_efs.migration.errors import ClaimInUse
 from kube_efs.migration.plan import Migration, MigrationRefusal
 from kube_efs.migration.steps import MigrationStep, Wait
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.errors import KubeEfsError
-from kube_efs.report.tables import table_of
+from kube_efs.report.tables import line_of, table_of, text_of
 
 
 class State(StrEnum):
@@ -117,12 +116,12 @@ def render(outcomes: Sequence[MigrationOutcome]) -> RenderableType:
             one.target,
             one.data,
             one.reclaim_policy,
-            Text(one.state, style=_COLOURS[one.state]),
+            text_of(one.state, style=_COLOURS[one.state]),
             one.next_step,
         )
         for one in outcomes
     ]
     table = table_of("Claims", columns, rows)
-    reasons = [Text(f"! {one.reason}", style="red") for one in outcomes if one.reason]
-    notes = [Text(f"  {one.namespace}/{one.claim}: {note}") for one in outcomes for note in one.notes]
+    reasons = [line_of(f"! {one.reason}", style="red") for one in outcomes if one.reason]
+    notes = [line_of(f"  {one.namespace}/{one.claim}: {note}") for one in outcomes for note in one.notes]
     return Group(table, *notes, *reasons)

@@ -23,6 +23,7 @@ from kube_efs.model.errors import InvalidSetting, InvalidValue, KubeEfsError
 from kube_efs.model.loopback import is_loopback
 from kube_efs.model.names import NameSet
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
+from kube_efs.model.visible import visible
 from kube_efs.report.tables import make_console
 from kube_efs.telemetry.logging import configure
 
@@ -162,6 +163,7 @@ class _Progress:
         self._bar.stop()
 
     def _tell(self, number: int, text: str) -> None:
+        text = visible(text, may_have_lines=False)
         self._bar.update(self._task, completed=number, description=text)
         if text and not self._console.is_terminal:
             self._console.out(f"[{number + 1}/{self._total}] {text}")

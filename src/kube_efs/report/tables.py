@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kube_efs.model.visible import visible
 from kube_efs.report.formatting import (
     format_location,
     format_mount_target,
@@ -47,9 +48,19 @@ _COLOURS = {
 }
 
 
+def text_of(text: str, *, style: str = "") -> Text:
+    """A text of a table, which may come from anyone who can write objects of the cluster."""
+    return Text(visible(text), style=style)
+
+
+def line_of(text: str, *, style: str = "") -> Text:
+    """The same for a text outside of a table, where another line could look like one of this program."""
+    return Text(visible(text, may_have_lines=False), style=style)
+
+
 def coloured(word: str) -> Text:
     """A phase or state in color: green for good, yellow for temporary, red for bad."""
-    return Text(word, style=_COLOURS.get(word, ""))
+    return text_of(word, style=_COLOURS.get(word, ""))
 
 
 def make_console(*, quiet: bool = False) -> Console:
@@ -118,10 +129,15 @@ class Listing:
 def table_of(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, has_lines: bool = False
 ) -> Listing:
-    """A table; cells are plain text or colored words. ``has_lines`` puts lines between the rows."""
+    """A table; cells are plain text, or from ``text_of`` or ``coloured``. ``has_lines`` separates rows."""
     # Text from a cluster must not be read as rich's markup.
-    cells = (tuple(Text(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
-    return Listing(title=title, columns=tuple(columns), rows=tuple(cells), has_lines=has_lines)
+    cells = (tuple(text_of(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
+    return Listing(
+        title=visible(title, may_have_lines=False),
+        columns=tuple(columns),
+        rows=tuple(cells),
+        has_lines=has_lines,
+    )
 
 
 def render_cluster(report: ClusterReport) -> RenderableType:
@@ -143,8 +159,8 @@ def render_cluster(report: ClusterReport) -> RenderableType:
     notes = [f"{node.node}: {text}" for node in report.nodes for text in node.notes]
     return Group(
         *parts,
-        *(Text(note, style="dim") for note in notes),
-        *(Text(f"! {problem}", style="red") for problem in problems),
+        *(line_of(note, style="dim") for note in notes),
+        *(line_of(f"! {problem}", style="red") for problem in problems),
     )
 
 
@@ -182,7 +198,7 @@ def volumes_table(found: Iterable[VolumeReport]) -> Listing:
             coloured(one.phase),
             one.reclaim_policy,
             one.claim,
-            Text(format_usage(one), style="red" if one.usage and one.usage.over else ""),
+            text_of(format_usage(one), style="red" if one.usage and one.usage.over else ""),
             format_location(one),
             "" if one.gid is None else str(one.gid),
             "" if one.port is None else f"127.0.0.1:{one.port}",

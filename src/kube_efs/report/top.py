@@ -11,7 +11,6 @@ from lightkube import AsyncClient
 from lightkube.config.kubeconfig import SingleConfig
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.text import Text
 
 from kube_efs.kube.client import connect
 from kube_efs.kube.installations import find_installation
@@ -21,7 +20,7 @@ from kube_efs.report.formatting import format_growth
 from kube_efs.report.loads import VolumeLoad, volume_loads
 from kube_efs.report.options import VolumeOrder
 from kube_efs.report.reading import read_cluster
-from kube_efs.report.tables import make_console, table_of
+from kube_efs.report.tables import line_of, make_console, table_of
 from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.logging import configure
 
@@ -124,7 +123,7 @@ def render_top(loads: Sequence[VolumeLoad], *, nodes_since: str, limit: int) -> 
     ]
     if pods:
         parts.append(table_of("Pods with these volumes", ["pod", "node", "claim"], pods))
-    return Group(*parts, *(Text(note, style="dim") for note in _notes(loads, shown, nodes_since)))
+    return Group(*parts, *(line_of(note, style="dim") for note in _notes(loads, shown, nodes_since)))
 
 
 def _notes(loads: Sequence[VolumeLoad], shown: Sequence[VolumeLoad], nodes_since: str) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from rich.console import Console
 from tests.unit.doctor import examples as ex
 from typer.testing import CliRunner
 
@@ -21,6 +22,7 @@ from kube_efs.doctor.checks.installation import OLDER_SYSTEMS
 from kube_efs.doctor.checks.rights import needed_grants
 from kube_efs.doctor.diagnosis import diagnose, is_broken
 from kube_efs.doctor.facts import Area, Gap, NodeObject, PodFacts, Workload
+from kube_efs.doctor.findings import FindingSubject
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.objects import read_node, read_pod, read_workload
 from kube_efs.doctor.grants import AccountName, Grant, Right, grants_of
@@ -75,6 +77,28 @@ def test_commands_are_complete_lines_without_secrets() -> None:
         console.print(render_findings((finding, finding), what="cluster a"), crop=False)
     lines = [line.rstrip() for line in capture.get().splitlines()]
     assert lines[-4:-1] == ["# doctor/not-checked, Doctor logs", str(long), str(safe)]
+
+
+def test_texts_of_tenants_do_not_control_the_terminal() -> None:
+    sequences = "\x1b[2J\u202e"
+    finding = replace(
+        diagnose(_LEAK)[0],
+        subject=FindingSubject("Pod", f"a\nreboot{sequences}"),
+        evidence=(sequences,),
+        commands=(command("kubectl get pod {}", f"a\nreboot{sequences}"),),
+    )
+    console = Console(width=160, color_system=None)
+    with console.capture() as capture:
+        console.print(render_findings((finding,), what=sequences), crop=False)
+        console.print(render_findings((), what=sequences))
+    shown = capture.get()
+    assert not {"\x1b", "\u202e"} & set(shown)
+    assert shown.count(r"\x1b[2J\u202e") == 6
+    # The comment is one line, and the command, too: neither begins a line with another command.
+    assert r"# doctor/not-checked, Pod a\nreboot\x1b[2J\u202e" in shown
+    assert r"kubectl get pod 'a\nreboot\x1b[2J\u202e'" in shown
+    (told,) = json.loads(to_json((finding,), what="a", now=ex.NOW))["findings"]
+    assert told["evidence"] == [sequences]
 
 
 def test_table_without_findings_is_one_line() -> None:

@@ -215,3 +215,27 @@ def test_long_texts_continue_on_the_next_line_and_names_do_not() -> None:
     assert "web/data" in row
     assert shown.count("long") == 20
     assert max(map(len, shown.splitlines())) <= 110
+
+
+def test_texts_of_tenants_do_not_control_the_terminal() -> None:
+    sequences = "\x1b]0;owned\x07\x1b[2J\x9b8m\u202etxt\u200b\r"
+    event = EventReport(
+        time="",
+        type=f"Warning{sequences}",
+        reason=sequences,
+        kind="Pod",
+        namespace="web",
+        name="a",
+        message=f"{sequences}\nsecond line",
+        count=1,
+    )
+    node = NodeReport(node="a", time="", tunnels=(), problems=(f"{sequences}\n! b",), notes=(sequences,))
+    report = ClusterReport(events=(event,), nodes=(node,), problems=(sequences,))
+    console = Console(width=300, color_system=None)
+    with console.capture() as captured:
+        console.print(render_cluster(report))
+    shown = captured.get()
+    assert not {"\x1b", "\x07", "\x9b", "\u202e", "\u200b", "\r"} & set(shown)
+    escaped = sequences.encode("unicode_escape").decode()
+    assert f"Warning{escaped}" in shown
+    assert rf"! a: {escaped}\n! b" in shown
