@@ -175,6 +175,7 @@ class Catalogue:
         self._polling = asyncio.Lock()
         self._polls_begun = 0
         self._last_ended_poll = 0
+        self._first_run_at: float | None = None
         self._listed_at: float | None = None
         self._last_error: KubeEfsError | None = None
         self._heartbeat: Heartbeat | None = None
@@ -186,8 +187,12 @@ class Catalogue:
 
     @property
     def age_seconds(self) -> float | None:
-        """Time since the file systems were last listed; None before the first time."""
-        return None if self._listed_at is None else self._clock() - self._listed_at
+        """Time since the file systems were last listed, before the first time since ``run`` began.
+
+        None if neither has happened, as in a replica that does not lead.
+        """
+        since = self._first_run_at if self._listed_at is None else self._listed_at
+        return None if since is None else self._clock() - since
 
     @property
     def last_error(self) -> KubeEfsError | None:
@@ -201,6 +206,8 @@ class Catalogue:
     async def run(self) -> None:
         """Poll now and after every interval, sooner after a failure, until cancelled."""
         longest_turn = self._interval_seconds + _SLOWEST_POLL_SECONDS
+        if self._first_run_at is None:  # after an internal error, it runs again
+            self._first_run_at = self._clock()
         self._heartbeat = Heartbeat("discovery", max_age_seconds=longest_turn, clock=self._clock)
         try:
             while True:

@@ -142,7 +142,8 @@ class AwsMetrics:
         )
         self.discovery_age_seconds = Gauge(
             "kube_efs_discovery_age_seconds",
-            "Time since the file systems were last listed successfully; NaN before the first time",
+            "Time since the file systems were last listed successfully, before the first time since this"
+            " replica began to lead; NaN in a replica that does not lead",
             registry=registry,
         )
         self.discovery_failures = Counter(

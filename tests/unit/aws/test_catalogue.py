@@ -516,6 +516,27 @@ async def test_health_shows_a_stuck_poll_but_not_a_failed_one() -> None:
     assert catalogue.health() == Health()
 
 
+async def test_age_before_the_first_list_is_that_of_the_polling() -> None:
+    registry, clock, efs = CollectorRegistry(), Clock(), FakeEfs(FS1)
+    efs.listing_error = AwsUnavailable("was not answered")
+    catalogue = Catalogue(efs, 300, metrics=AwsMetrics(registry), clock=clock, sleep=clock.sleep)
+
+    def age() -> float:
+        return registry.get_sample_value("kube_efs_discovery_age_seconds") or 0
+
+    assert math.isnan(age())
+    for _ in range(2):  # an internal error makes it run again, which is no success
+        async with running(catalogue):
+            await clock.asleep_for()
+            clock.now += 1000
+    assert age() == 2000
+    efs.listing_error = None
+    async with running(catalogue):
+        await clock.asleep_for()
+        clock.now += 5
+        assert age() == 5
+
+
 async def test_metrics_show_count_age_and_failures() -> None:
     registry, clock, efs = CollectorRegistry(), Clock(), FakeEfs(FS1, FS2)
     catalogue = Catalogue(efs, 300, metrics=AwsMetrics(registry), clock=clock)
