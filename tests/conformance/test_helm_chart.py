@@ -338,6 +338,11 @@ async def test_refused_value_may_be_the_default_of_the_aws_driver() -> None:
             )
         ),
         pytest.param(
+            {"controller": {"env": {"KUBE_EFS_LEADER_ELECTION": "false"}}},
+            "controller.env: KUBE_EFS_LEADER_ELECTION belongs to the chart; remove it",
+            id="two controllers that both lead",
+        ),
+        pytest.param(
             {"tunnel": {"env": {"KUBE_EFS_HEALTH_PORT": "9900"}}},
             "tunnel.env: KUBE_EFS_HEALTH_PORT belongs to the chart; remove it",
             id="variable that the probes depend on",
@@ -454,7 +459,8 @@ async def test_chart_refuses_the_variables_that_the_operator_refuses(process: st
         except InvalidSetting as error:
             # The chart has no certificate for metrics, so its users may set these variables.
             of_openshift = "on OpenShift" in str(error)
-            return ("is set by" in str(error) and not of_openshift) or "does not have" in str(error)
+            kept = "is set by" in str(error) or "is always" in str(error)
+            return (kept and not of_openshift) or "does not have" in str(error)
         return False
 
     answer = await template({**CSI, process: {"env": given}})

@@ -570,6 +570,12 @@ def test_values_for_other_processes_are_converted_to_text(monkeypatch: pytest.Mo
             id="of the credentials",
         ),
         pytest.param(
+            "CONTROLLER",
+            'KUBE_EFS_LEADER_ELECTION: "false"',
+            "which is always true, because there are two controllers",
+            id="two controllers at once",
+        ),
+        pytest.param(
             "TUNNEL", "KUBE_EFS_STATE_DIR: /tmp", "is set by the manifests", id="set by the manifests"
         ),
         pytest.param(

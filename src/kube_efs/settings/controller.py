@@ -198,7 +198,8 @@ class ControllerSettings(
     leader_election: bool = switch(
         "KUBE_EFS_LEADER_ELECTION",
         True,
-        "Whether only the holder of a Lease is active. If false, run only one controller.",
+        "Whether only the holder of a Lease is active. If false, run only one controller. The chart and the"
+        " operator refuse it.",
     )
     lease_name: str = setting(
         "KUBE_EFS_LEASE_NAME",

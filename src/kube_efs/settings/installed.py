@@ -40,7 +40,7 @@ ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - the metrics for Prometheus
 # kubelet would restart the pods, and so interrupt all mounts of the node, again and again.
 HEALTH_HOSTS: Final = (ALL_ADDRESSES, "127.0.0.1", "localhost")
 HEALTH_HOST_REMEDY: Final = f"the kubelet probes 127.0.0.1; use {ALL_ADDRESSES} or 127.0.0.1"
-# The manifests set these variables, and their volumes, ports, probes and roles depend on the values.
+# The volumes, ports, probes, replicas and roles in the manifests depend on the values of these variables.
 KEPT_BY_MANIFESTS: Final = frozenset(
     {
         "CSI_ENDPOINT",
@@ -48,6 +48,7 @@ KEPT_BY_MANIFESTS: Final = frozenset(
         "KUBECONFIG",
         "KUBE_EFS_DRIVER_HEALTH_PORT",
         "KUBE_EFS_HEALTH_PORT",
+        "KUBE_EFS_LEADER_ELECTION",
         "KUBE_EFS_LEASE_NAME",
         "KUBE_EFS_NAMES",
         "KUBE_EFS_REGISTRATION_FOLDER",
@@ -61,6 +62,7 @@ KEPT_BY_MANIFESTS: Final = frozenset(
 )
 _KEPT: Final[dict[str, str]] = {
     **dict.fromkeys(KEPT_BY_MANIFESTS, "is set by the manifests"),
+    "KUBE_EFS_LEADER_ELECTION": "is always true, because there are two controllers",
     "AWS_REGION": "is set by AWS_REGION of the operator",
     "WORKER_IMAGE": "is set by KUBE_EFS_IMAGE of the operator",
     **dict.fromkeys(
