@@ -373,6 +373,28 @@ async def test_refused_value_may_be_the_default_of_the_aws_driver() -> None:
             "node.env: KUBE_EFS_HEALTH_HOST: the kubelet probes 127.0.0.1; use 0.0.0.0 or 127.0.0.1",
             id="address that is not known",
         ),
+        *(
+            pytest.param(
+                {"controller": {"env": {HEALTH_HOST: host}}},
+                "controller.env: KUBE_EFS_HEALTH_HOST: the kubelet probes the address of the pod; use 0",
+                id=f"controller without probes at {host}",
+            )
+            for host in ("127.0.0.1", "127.1.1.1", "localhost", "::1")
+        ),
+        pytest.param(
+            {"platform": "openshift", "controller": {"hostNetwork": True}},
+            "controller.hostNetwork is not allowed by any SecurityContextConstraints of the chart",
+            id="host network of OpenShift",
+        ),
+        pytest.param(
+            {
+                "controller": {
+                    "podDisruptionBudget": {"enabled": True, "minAvailable": 0, "maxUnavailable": 1}
+                }
+            },
+            "controller.podDisruptionBudget has minAvailable and maxUnavailable, of which Kubernetes accepts",
+            id="two numbers of a PodDisruptionBudget",
+        ),
         pytest.param(
             {"controller": {"env": [{"name": "AWS_REGION", "value": "eu-west-1"}]}},
             "controller.env: AWS_REGION is not a setting here; use region",
@@ -447,10 +469,50 @@ async def test_pods_have_the_pull_secrets_that_an_existing_account_may_lack(
     assert found[workload]["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
 
 
+@pytest.mark.parametrize(
+    "controller",
+    [
+        pytest.param({"hostNetwork": True, "env": {HEALTH_HOST: "127.0.0.1"}}, id="on the host network"),
+        pytest.param({"env": {HEALTH_HOST: "::"}}, id="all addresses"),
+        pytest.param(
+            {"env": [{"name": HEALTH_HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]},
+            id="address of the pod",
+        ),
+    ],
+)
+async def test_controller_may_listen_where_the_kubelet_can_probe_it(controller: Mapping[str, Any]) -> None:
+    container = (await objects({"controller": controller}))[MANAGER]["spec"]["template"]["spec"][
+        "containers"
+    ][0]
+    assert [one for one in container["env"] if one["name"] == HEALTH_HOST]
+
+
+async def test_each_term_of_a_node_affinity_excludes_nodes_without_pods() -> None:
+    usual = {"key": "eks.amazonaws.com/compute-type", "operator": "NotIn", "values": ["fargate", "hybrid"]}
+    storage = {"key": "team", "operator": "In", "values": ["storage"]}
+    name = {"key": "metadata.name", "operator": "In", "values": ["a"]}
+    preferred = [{"weight": 1, "preference": {"matchExpressions": [storage]}}]
+    # An empty term selects no node, and must not select those that are not excluded.
+    terms = [{"matchExpressions": [storage]}, {"matchFields": [name]}, {}]
+    given = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
+        "preferredDuringSchedulingIgnoredDuringExecution": preferred,
+    }
+    found = await objects({**CSI, "node": {"affinity": {"nodeAffinity": given}}})
+    for workload in (NODE, TUNNEL):
+        affinity = found[workload]["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+        assert affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] == [
+            {"matchExpressions": [storage, usual]},
+            {"matchFields": [name], "matchExpressions": [usual]},
+            {},
+        ]
+        assert affinity["preferredDuringSchedulingIgnoredDuringExecution"] == preferred
+
+
 @pytest.mark.parametrize("process", PROCESSES)
 async def test_chart_refuses_the_variables_that_the_operator_refuses(process: str) -> None:
     names = {name for kind in PROCESSES.values() for name in setting_names(kind)}
-    given = dict.fromkeys({*names, "KUBE_EFS_TYPO", "HTTPS_PROXY", "AWS_ACCESS_KEY_ID"}, "127.0.0.1")
+    given = dict.fromkeys({*names, "KUBE_EFS_TYPO", "HTTPS_PROXY", "AWS_ACCESS_KEY_ID"}, "0.0.0.0")
 
     def is_refused_by_the_operator(name: str) -> bool:
         variable = f"KUBE_EFS_{process.upper()}_SETTINGS"

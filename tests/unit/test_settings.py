@@ -585,6 +585,12 @@ def test_values_for_other_processes_are_converted_to_text(monkeypatch: pytest.Mo
             id="address without the probes",
         ),
         pytest.param(
+            "CONTROLLER",
+            "KUBE_EFS_HEALTH_HOST: 127.0.0.1",
+            "the kubelet probes the address of the pod; use 0.0.0.0",
+            id="loopback without the probes",
+        ),
+        pytest.param(
             "NODE", 'KUBE_EFS_HEALTH_HOST: "::"', "the kubelet probes 127.0.0.1", id="IPv6 without the probes"
         ),
         pytest.param("NODE", "EFS_POLLING_INTERVAL: 60", "does not have", id="of another process"),

@@ -40,6 +40,9 @@ ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - the metrics for Prometheus
 # kubelet would restart the pods, and so interrupt all mounts of the node, again and again.
 HEALTH_HOSTS: Final = (ALL_ADDRESSES, "127.0.0.1", "localhost")
 HEALTH_HOST_REMEDY: Final = f"the kubelet probes 127.0.0.1; use {ALL_ADDRESSES} or 127.0.0.1"
+# The controller has a network of its own, so its probes are at the address of its pod.
+LOOPBACK_HOST: Final = r"^(127\..*|localhost|::1)$"
+LOOPBACK_HOST_REMEDY: Final = f"the kubelet probes the address of the pod; use {ALL_ADDRESSES}"
 # The volumes, ports, probes, replicas and roles in the manifests depend on the values of these variables.
 KEPT_BY_MANIFESTS: Final = frozenset(
     {
@@ -108,6 +111,8 @@ def _check(kind: type[Environment], name: str, text: str) -> None:
         raise ValueError(f"has {name}, which {kept[name]}")
     if name == HEALTH_HOST and kind is not ControllerSettings and text not in HEALTH_HOSTS:
         raise ValueError(f"has {text!r} for {name}, but {HEALTH_HOST_REMEDY}")
+    if name == HEALTH_HOST and kind is ControllerSettings and re.match(LOOPBACK_HOST, text):
+        raise ValueError(f"has {text!r} for {name}, but {LOOPBACK_HOST_REMEDY}")
     known = _by_name(kind)
     if name in known:
         _read(known[name], text)

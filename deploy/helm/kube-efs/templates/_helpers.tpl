@@ -59,6 +59,19 @@
 {{- if hasSuffix "m" . }}{{ mul 60 (trimSuffix "m" . | int) }}{{ else }}{{ trimSuffix "s" . }}{{ end -}}
 {{- end -}}
 
+{{/* Kubernetes accepts nodes of any term, so each has the default expressions. An empty term accepts none. */}}
+{{- define "kube-efs.nodeAffinity" -}}
+{{- $required := "requiredDuringSchedulingIgnoredDuringExecution" -}}
+{{- $given := deepCopy (index . 0) -}}
+{{- $usual := (index (get (index . 1) $required).nodeSelectorTerms 0).matchExpressions -}}
+{{- range (get $given $required | default dict).nodeSelectorTerms -}}
+{{- if or .matchExpressions .matchFields -}}
+{{- $_ := set . "matchExpressions" (concat (.matchExpressions | default list) $usual) -}}
+{{- end -}}
+{{- end -}}
+{{- mergeOverwrite (index . 1) $given | toJson -}}
+{{- end -}}
+
 {{/* The default constraints of the pods of the controller, for other topologies. */}}
 {{- define "kube-efs.topologySpreadConstraints" -}}
 {{- $constraints := list -}}

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kube_efs.operator.forms.value_schemas import Value
+from kube_efs.operator.platforms import Platform
 from kube_efs.settings.base import own_image
 from kube_efs.settings.installed import (
     HEALTH_HOST,
     HEALTH_HOST_REMEDY,
     HEALTH_HOSTS,
+    LOOPBACK_HOST,
+    LOOPBACK_HOST_REMEDY,
     PREFIX,
     PROCESSES,
     setting_names,
@@ -98,6 +101,7 @@ REFUSALS: Final = (
     ValueRefusal(path="node.s3filesCloudWatchMetricsEnabled", usual=True, remedy=_NO_S3),
 )
 _REGION: Final = "AWS_REGION"
+_HOST_NETWORK: Final = "controller.hostNetwork"
 _HEALTH_PORT: Final = "KUBE_EFS_HEALTH_PORT"
 # Variables of the AWS driver that kube-efs does not read.
 FOREIGN_VARIABLES: Final[Mapping[str, str]] = {
@@ -126,6 +130,7 @@ def refusals_template(
         *_tags(),
         *_accounts(accounts),
         *_without_csi(needs_csi),
+        *_pairs(),
         "{{- with $faults }}",
         '{{- fail (printf "\\n%s" (join "\\n" .)) }}',
         "{{- end }}",
@@ -183,9 +188,14 @@ def _variables(own: Mapping[str, Sequence[str]]) -> Iterator[str]:
             f'printf "{values}: %s" .name',
             "is not a setting of this process; use one of docs/settings.md",
         )
-        if process != "controller":
+        if process == "controller":
+            is_loopback = f"regexMatch `{LOOPBACK_HOST}` (toString .value)"
+            refused = f'and (eq .name "{HEALTH_HOST}") (not $.Values.{_HOST_NETWORK}) ({is_loopback})'
+            remedy = LOOPBACK_HOST_REMEDY
+        else:
             refused = f'and (eq .name "{HEALTH_HOST}") (not (has .value ({_list(HEALTH_HOSTS)})))'
-            yield from _fault(refused, f'"{values}: {HEALTH_HOST}:"', HEALTH_HOST_REMEDY)
+            remedy = HEALTH_HOST_REMEDY
+        yield from _fault(refused, f'"{values}: {HEALTH_HOST}:"', remedy)
         yield "{{- end }}"
 
 
@@ -239,6 +249,24 @@ def _without_csi(needs_csi: Sequence[Value]) -> Iterator[str]:
             "has no effect without the CSI driver; set csi.enabled",
         )
     yield "{{- end }}"
+
+
+def _pairs() -> Iterator[str]:
+    """Values that are served, but not together with others."""
+    yield from _fault(
+        f'and $.Values.{_HOST_NETWORK} (eq $.Values.platform "{Platform.OPENSHIFT}")',
+        f'"{_HOST_NETWORK}"',
+        "is not allowed by any SecurityContextConstraints of the chart on OpenShift; remove it",
+    )
+    budget = "controller.podDisruptionBudget"
+    both = " ".join(
+        f'(not (kindIs "invalid" $.Values.{budget}.{name}))' for name in ("minAvailable", "maxUnavailable")
+    )
+    yield from _fault(
+        f"and $.Values.{budget}.enabled {both}",
+        f'"{budget}"',
+        "has minAvailable and maxUnavailable, of which Kubernetes accepts one; remove the other",
+    )
 
 
 def _fault(condition: str, subject: str, problem: str) -> Iterator[str]:

@@ -166,7 +166,7 @@ def _of_controller() -> Iterator[Value]:
     yield Value(
         path="controller.hostNetwork",
         default=False,
-        meaning="Whether the controller uses the host network",
+        meaning="Whether the controller uses the host network. Not on OpenShift",
         schema=SWITCH,
     )
     yield Value(
@@ -199,7 +199,8 @@ def _of_controller() -> Iterator[Value]:
         yield Value(
             path=f"controller.podDisruptionBudget.{name}",
             default=None,
-            meaning=f"`{name}` of the PodDisruptionBudget. Without both values, `minAvailable` is 1",
+            meaning=f"`{name}` of the PodDisruptionBudget, which accepts one of both. Without both values,"
+            " `minAvailable` is 1",
             schema={"type": ["integer", "string", "null"]},
         )
     yield Value(
@@ -306,8 +307,8 @@ def _of_node() -> Iterator[Value]:
     yield Value(
         path="node.affinity",
         default={},
-        meaning="`nodeAffinity` of the CSI driver and the tunnel agent. It is merged with the default, which"
-        " excludes Fargate and hybrid nodes",
+        meaning="`nodeAffinity` of the CSI driver and the tunnel agent. It is merged with the default: each"
+        " of its required terms also excludes Fargate and hybrid nodes",
         # Other affinities are the chart's: without its anti-affinity, two drivers would use one socket.
         schema={"type": "object", "additionalProperties": False, "properties": {"nodeAffinity": OBJECT}},
     )

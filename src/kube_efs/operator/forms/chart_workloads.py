@@ -99,7 +99,9 @@ def _of_the_driver(name: str, usual: Any) -> Mapping[str, Any]:  # noqa: ANN401 
         fields["affinity"] = {
             **usual["affinity"],
             "nodeAffinity": Override(
-                f"mergeOverwrite (fromJson `{json.dumps(nodes)}`) {given}", when=given, usual=nodes
+                f'include "kube-efs.nodeAffinity" (list {given} (fromJson `{json.dumps(nodes)}`)) | fromJson',
+                when=given,
+                usual=nodes,
             ),
         }
     if name == "tunnel":
