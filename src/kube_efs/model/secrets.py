@@ -352,7 +352,9 @@ _NAME: Final = _lazily(
     r"(?>(?:\r?\n[ \t]*+(?!-(?:\s|\Z)|[\w.-]++[ \t]*+[:=]))?)"
 )
 _QUOTED: Final = _lazily(
-    r"(?P<open>[bru]?(?P<escape>\\*+)(?P<quote>[\"']))(?P<body>.*?)(?P<close>(?<!\\)(?P=escape)(?P=quote)|\Z)",
+    # Of TOML and Python with three quotes.
+    r"(?P<open>[bru]?(?P<escape>\\*+)(?P<quote>[\"'])(?P<more>(?:(?P=escape)(?P=quote)){2})?)"
+    r"(?P<body>.*?)(?P<close>(?<!\\)(?P=escape)(?P=quote)(?(more)(?P=more))|\Z)",
     re.DOTALL | re.IGNORECASE,
 )
 _QUOTED_IN_URL: Final = _lazily(r"(?P<open>%2[27])(?P<body>.*?)(?P<close>%2[27]|(?=[\s&])|\Z)", re.DOTALL)
