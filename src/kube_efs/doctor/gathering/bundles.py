@@ -129,7 +129,7 @@ def _own_names(cluster: ClusterFacts) -> frozenset[str]:
 
 async def _objects(client: AsyncClient, kind: Any, namespace: str) -> list[Json]:  # noqa: ANN401
     where: dict[str, Any] = {"namespace": namespace} if namespace else {}
-    with translated(f"the list of {kind.__name__}s"):
+    with translated(f"the list of {kind.__name__} objects"):
         return [one.to_dict() async for one in client.list(kind, **where)]
 
 

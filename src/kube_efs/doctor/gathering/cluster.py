@@ -128,7 +128,7 @@ async def _read(
     read: Callable[[Json], _Value],
     **selectors: Any,  # noqa: ANN401
 ) -> tuple[_Value, ...]:
-    with translated(f"the list of {kind.__name__}s"):
+    with translated(f"the list of {kind.__name__} objects"):
         return tuple([read(item.to_dict()) async for item in client.list(kind, **selectors)])
 
 
