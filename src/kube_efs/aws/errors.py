@@ -39,6 +39,7 @@ from kube_efs.model.errors import (
     AwsNoCredentialsYet,
     AwsNotFound,
     AwsNotPermitted,
+    AwsRefused,
     AwsThrottled,
     AwsUnavailable,
     InvalidSetting,
@@ -311,7 +312,18 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
         kind = AwsNotPermitted if code in _PERMISSION_CODES else AwsDenied
         remedy = f"allow {iam_action} to the role of this process" if iam_action else _CREDENTIALS_REMEDY
         return kind, problem, remedy
-    return AwsUnavailable, problem, ""
+    return AwsRefused if _is_refusal(error, code, status) else AwsUnavailable, problem, ""
+
+
+def _is_refusal(error: boto.ClientError, code: str, status: object) -> bool:
+    """Whether AWS itself has answered that it does not carry out the request.
+
+    An answer to a repetition by the library says nothing about the first request, whose answer was lost.
+    """
+    is_of_caller = isinstance(status, int) and 400 <= status < 500
+    is_late = status == 408 or "Timeout" in code or "TimedOut" in code
+    is_repeated = bool(_part(error.response, "ResponseMetadata").get("RetryAttempts"))
+    return is_of_caller and code != _UNKNOWN_CODE and not (is_late or is_repeated)
 
 
 def _existing_id(error: boto.ClientError) -> str:

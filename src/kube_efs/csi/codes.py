@@ -18,6 +18,7 @@ from kube_efs.model.errors import (
     AwsError,
     AwsLimitReached,
     AwsNotFound,
+    AwsRefused,
     ConfigurationRejected,
     CopyDiffers,
     GidRangeFull,
@@ -58,6 +59,7 @@ _CODES: Final[Mapping[type, StatusCode]] = MappingProxyType(
         AwsAlreadyExists: StatusCode.ALREADY_EXISTS,
         AwsDenied: StatusCode.PERMISSION_DENIED,
         AwsLimitReached: StatusCode.RESOURCE_EXHAUSTED,
+        AwsRefused: StatusCode.FAILED_PRECONDITION,
         KubeError: StatusCode.UNAVAILABLE,
         # NOT_FOUND and ALREADY_EXISTS are about the volume, and objects of Kubernetes are not volumes.
         KubeNotFound: StatusCode.FAILED_PRECONDITION,

@@ -19,6 +19,7 @@
     │   │   └── AwsNotPermitted  only a person can change it
     │   │       └── AwsNoCredentialsYet
     │   ├── AwsLimitReached
+    │   ├── AwsRefused           a clear refusal for any other reason
     │   └── AwsUnavailable       every other error, and no answer
     │       ├── AwsInvalidAnswer an answer that is not from AWS, such as a page of a proxy
     │       └── AwsNotListed     a list does not contain it, but it may exist
@@ -212,6 +213,13 @@ class AwsNoCredentialsYet(AwsNotPermitted):
 
 class AwsLimitReached(AwsError):
     """A quota of the account is used up."""
+
+
+class AwsRefused(AwsError):
+    """AWS has refused this request for another reason, such as a value or the state of a file system.
+
+    So it has changed nothing. The same request may succeed when something else has changed.
+    """
 
 
 class AwsUnavailable(AwsError):

@@ -27,6 +27,7 @@ from kube_efs.model.errors import (
     AwsDenied,
     AwsLimitReached,
     AwsNotFound,
+    AwsRefused,
     InvalidValue,
     KubeAlreadyExists,
     KubeConflict,
@@ -47,7 +48,7 @@ from kube_efs.telemetry.traces import span
 log = structlog.get_logger(__name__)
 
 # Errors after which nothing was created.
-NOTHING_BEGUN = (AwsDenied, AwsLimitReached, AwsNotFound, InvalidValue, NotYet)
+NOTHING_BEGUN = (AwsDenied, AwsLimitReached, AwsNotFound, AwsRefused, InvalidValue, NotYet)
 # How often a volume may change during the decision on its removal.
 _CHANGES_FOLLOWED = 5
 # The API server no longer carries out a request this long after a lost answer; its own limit is a minute.

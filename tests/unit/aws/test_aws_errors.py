@@ -20,6 +20,7 @@ from kube_efs.model.errors import (
     AwsLimitReached,
     AwsNotFound,
     AwsNotPermitted,
+    AwsRefused,
     AwsThrottled,
     AwsUnavailable,
     InvalidSetting,
@@ -191,7 +192,7 @@ def test_timeout_error_mentions_the_timeout() -> None:
         ("InvalidSubnetID.NotFound", 400, AwsNotFound),
         ("ResourceNotFoundException", 404, AwsNotFound),
         # A proxy, or another service at this address.
-        ("Unheard", 404, AwsUnavailable),
+        ("Unheard", 404, AwsRefused),
         ("ThrottlingException", 429, AwsThrottled),
         ("Throttling", 400, AwsThrottled),
         ("TooManyRequests", 429, AwsThrottled),
@@ -212,7 +213,11 @@ def test_timeout_error_mentions_the_timeout() -> None:
         ("InternalServerError", 500, AwsUnavailable),
         ("FileSystemAlreadyExists", 409, AwsAlreadyExists),
         ("AccessPointAlreadyExists", 409, AwsAlreadyExists),
-        ("Unheard", 418, AwsUnavailable),
+        ("BadRequest", 400, AwsRefused),
+        ("IncorrectFileSystemLifeCycleState", 409, AwsRefused),
+        ("Unheard", 418, AwsRefused),
+        ("Unheard", 408, AwsUnavailable),
+        ("RequestTimeoutException", 400, AwsUnavailable),
     ],
 )  # fmt: skip
 def test_error_code_is_mapped_to_an_error(code: str, status: int, expected: type[KubeEfsError]) -> None:
@@ -221,6 +226,16 @@ def test_error_code_is_mapped_to_an_error(code: str, status: int, expected: type
     assert type(result) is expected
     assert f"was answered with {code} (status {status})" in str(result)
     assert "so it is" not in str(result)
+
+
+def test_refusal_of_a_repeated_request_says_nothing_about_the_first_one() -> None:
+    error = answered("BadRequest")
+    error.response["ResponseMetadata"]["RetryAttempts"] = 1
+    assert type(translated(error)) is AwsUnavailable
+
+
+def test_refusal_without_a_code_of_aws_is_that_of_a_proxy() -> None:
+    assert type(translated(answered("", 407))) is AwsUnavailable
 
 
 @pytest.mark.parametrize(

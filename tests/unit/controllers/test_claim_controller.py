@@ -6,20 +6,43 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from botocore.exceptions import ClientError
 from prometheus_client import CollectorRegistry
-from tests.unit.provisioning.world import AWS_EFS, EFS, World, claim, directory_claim, reachable
+from tests.unit.model.csi.test_csi_claims import CLAIM as CSI_CLAIM
+from tests.unit.model.csi.test_csi_claims import CLASS as CSI_CLASS
+from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld
+from tests.unit.provisioning.world import (
+    AWS_EFS,
+    EFS,
+    Moments,
+    Store,
+    World,
+    claim,
+    directory_claim,
+    reachable,
+)
 
+from kube_efs.aws.errors import translate
 from kube_efs.controllers import queue as queue_module
 from kube_efs.controllers.claims import ClaimController
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.model.claims import Claim, ClaimPhase
+from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.efs.file_systems import Discovery
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.errors import KubeEfsError, KubeUnavailable, LeftAlone, NotYet, WorkerFailed
+from kube_efs.model.errors import (
+    KubeEfsError,
+    KubeUnavailable,
+    LeftAlone,
+    NotYet,
+    WorkerFailed,
+)
 from kube_efs.model.volumes import Volume
-from kube_efs.provisioning.engine import Plan
+from kube_efs.provisioning.backends.csi.claims import CsiBackend
+from kube_efs.provisioning.engine import Engine, Plan
+from kube_efs.provisioning.guards import Guards
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics
 
@@ -624,6 +647,66 @@ async def test_unclear_creation_is_repeated_in_place_after_the_class_changed() -
         here.claims.class_changed(EFS.name)
         await here.rest()
         assert here.volumes == ["u1"]
+
+
+class RefusingScene:
+    """A claim of the CSI driver, on a file system where AWS refuses to create access points."""
+
+    def __init__(self) -> None:
+        clock = asyncio.get_running_loop().time
+        world = self.world = CsiWorld(clock=clock)
+        self.attempts = 0
+        create = world.api.create
+
+        async def refuse_there(request: AccessPointRequest) -> AccessPoint:
+            if request.file_system_id == FS:
+                self.attempts += 1
+                answer = {"Error": {"Code": "BadRequest"}, "ResponseMetadata": {"HTTPStatusCode": 400}}
+                refused = ClientError(answer, "CreateAccessPoint")
+                raise translate(refused, operation="CreateAccessPoint", iam_action="")
+            return await create(request)
+
+        world.api.create = refuse_there  # type: ignore[method-assign]
+        self.store = Store(Moments())
+        backend = CsiBackend(volumes=world.volumes, copies=world.copies, references=world.texts)
+        guards = Guards(index=world.index, store=self.store, roots=world.roots)
+        engine = Engine(index=world.index, backends=[backend], store=self.store, guards=guards, clock=clock)
+        registry = CollectorRegistry()
+        world.index.classes = {CSI_CLASS.name: CSI_CLASS}
+        self.claims = ClaimController(
+            engine=engine,
+            index=world.index,
+            events=Told(),
+            metrics=ControllerMetrics(registry),
+            duties=Duties(registry),
+            backoff_seconds=30,
+        )
+
+
+async def test_creation_that_aws_refuses_follows_the_corrected_class() -> None:
+    here = RefusingScene()
+    async with here.claims:
+        here.claims.seen(CSI_CLAIM)
+        await asyncio.sleep(100)
+        corrected = {**CSI_CLASS.parameters, "fileSystemId": str(OTHER)}
+        here.world.index.classes = {CSI_CLASS.name: replace(CSI_CLASS, parameters=corrected)}
+        here.claims.class_changed(CSI_CLASS.name)
+        await asyncio.sleep(100)
+        assert [one.file_system_id for one in here.world.api.points.values()] == [OTHER]
+        assert len(here.store.volumes) == 1
+
+
+async def test_creation_that_aws_refuses_ends_with_its_claim() -> None:
+    here = RefusingScene()
+    async with here.claims:
+        here.claims.seen(CSI_CLAIM)
+        await asyncio.sleep(100)
+        here.claims.gone(CSI_CLAIM)
+        await asyncio.sleep(100)
+        attempts = here.attempts
+        await asyncio.sleep(36_000)
+        assert here.attempts == attempts
+        assert not len(here.world.index.gids)
 
 
 async def test_claim_waits_for_a_volume_that_an_earlier_leader_can_have_requested() -> None:

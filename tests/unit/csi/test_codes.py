@@ -36,6 +36,7 @@ def _all_errors(kind: type[KubeEfsError] = KubeEfsError) -> Iterator[type[KubeEf
         (errors.AwsThrottled, StatusCode.UNAVAILABLE),
         (errors.AwsDenied, StatusCode.PERMISSION_DENIED),
         (errors.AwsLimitReached, StatusCode.RESOURCE_EXHAUSTED),
+        (errors.AwsRefused, StatusCode.FAILED_PRECONDITION),
         (errors.AwsUnavailable, StatusCode.UNAVAILABLE),
         (errors.KubeNotFound, StatusCode.FAILED_PRECONDITION),
         (errors.KubeAlreadyExists, StatusCode.ABORTED),

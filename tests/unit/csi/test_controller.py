@@ -23,6 +23,7 @@ from kube_efs.model.errors import (
     AwsDenied,
     AwsLimitReached,
     AwsNotFound,
+    AwsRefused,
     AwsThrottled,
     AwsUnavailable,
     CopyDiffers,
@@ -298,6 +299,7 @@ FAULTS = {
     "throttled": (AwsThrottled, StatusCode.UNAVAILABLE),
     "away": (AwsUnavailable, StatusCode.UNAVAILABLE),
     "full": (AwsLimitReached, StatusCode.RESOURCE_EXHAUSTED),
+    "refused": (AwsRefused, StatusCode.FAILED_PRECONDITION),
 }
 
 

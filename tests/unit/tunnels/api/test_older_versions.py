@@ -143,6 +143,7 @@ async def test_older_driver_reconnects_to_the_next_agent(socket: Path) -> None:
         (errors.AwsThrottled, StatusCode.UNAVAILABLE),
         (errors.AwsDenied, StatusCode.UNAVAILABLE),
         (errors.AwsLimitReached, StatusCode.UNAVAILABLE),
+        (errors.AwsRefused, StatusCode.UNAVAILABLE),
         (errors.AwsUnavailable, StatusCode.UNAVAILABLE),
         (errors.AwsInvalidAnswer, StatusCode.UNAVAILABLE),
         (errors.AwsNotFound, StatusCode.FAILED_PRECONDITION),

@@ -24,6 +24,7 @@ from kube_efs.model.errors import (
     AwsDenied,
     AwsLimitReached,
     AwsNotListed,
+    AwsRefused,
     AwsThrottled,
     AwsUnavailable,
     GidRangeFull,
@@ -155,8 +156,12 @@ async def test_forgotten_file_system_is_listed_again(scene: Scene) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [AwsDenied("is not allowed", field="create"), AwsLimitReached("is full", field="create")],
-    ids=["denied", "full"],
+    [
+        AwsDenied("is not allowed", field="create"),
+        AwsLimitReached("is full", field="create"),
+        AwsRefused("was answered with BadRequest", field="create"),
+    ],
+    ids=["denied", "full", "refused"],
 )
 async def test_creation_refused_by_aws_holds_no_id(scene: Scene, error: KubeEfsError) -> None:
     await scene.fail(request(**NARROW), error)
@@ -189,8 +194,11 @@ async def test_access_point_of_a_lost_answer_is_found_after_a_refusal(scene: Sce
     assert scene.held == {1000}
 
 
-async def test_refused_creation_releases_its_id_when_no_earlier_attempt_can_take_effect(scene: Scene) -> None:
-    early, late = (AwsDenied("is not allowed", field="create") for _ in range(2))
+@pytest.mark.parametrize("kind", [AwsDenied, AwsRefused])
+async def test_refused_creation_releases_its_id_when_no_earlier_attempt_can_take_effect(
+    scene: Scene, kind: type[KubeEfsError]
+) -> None:
+    early, late = (kind("is not allowed", field="create") for _ in range(2))
     await scene.fail(request(**NARROW), LOST)
     scene.now += 299
     await scene.fail(request(**NARROW), early)
