@@ -2,7 +2,9 @@
 
 csi-provisioner decides by the code. After UNAVAILABLE, RESOURCE_EXHAUSTED, ABORTED and DEADLINE_EXCEEDED, a
 volume may exist, so it repeats the call with the same name. Every other code means that no volume was
-created. The kubelet decides in the same way whether a volume may be mounted, and has to be unmounted.
+created. The kubelet decides in the same way whether a volume may be mounted, and has to be unmounted. So an
+error gets no such other code while its call may have created something. The exception is ALREADY_EXISTS,
+which CSI requires for a name that belongs to something else.
 """
 
 from collections.abc import Mapping
@@ -83,11 +85,24 @@ _CODES: Final[Mapping[type, StatusCode]] = MappingProxyType(
     }
 )
 
+# The codes of errors that have begun something; any other becomes UNAVAILABLE.
+_OF_BEGUN: Final = frozenset(
+    {
+        StatusCode.ABORTED,
+        StatusCode.ALREADY_EXISTS,
+        StatusCode.DEADLINE_EXCEEDED,
+        StatusCode.RESOURCE_EXHAUSTED,
+        StatusCode.UNAVAILABLE,
+    }
+)
+
 
 def code_of(error: Exception) -> StatusCode | None:
     """The status code that a caller gets for this error; None for an unexpected one."""
     if isinstance(error, KubeEfsError) and error.outcome_unknown:
         return StatusCode.UNAVAILABLE
+    code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), None)
     if isinstance(error, RequestRefused):
-        return StatusCode[error.code]
-    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), None)
+        code = StatusCode[error.code]
+    has_begun = isinstance(error, KubeEfsError) and error.has_begun
+    return StatusCode.UNAVAILABLE if has_begun and code not in _OF_BEGUN else code

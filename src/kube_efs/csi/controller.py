@@ -5,8 +5,8 @@ with UNIMPLEMENTED by the generated base class.
 """
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
@@ -29,7 +29,7 @@ from kube_efs.model.csi.snapshots import parse_snapshot_id
 from kube_efs.model.csi.volume_attributes import render_attributes
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.ids import ClaimUid
-from kube_efs.model.errors import KubeDenied
+from kube_efs.model.errors import KubeDenied, KubeEfsError, public_text
 from kube_efs.model.volumes import ZONE_LABEL
 from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
 from kube_efs.provisioning.data_sources import DataSources
@@ -71,6 +71,8 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         self._read_claim = read_claim
         self._has_driver_tags = has_driver_tags
         self._busy: set[str] = set()
+        # By the names of volumes that may exist: their claims as they were last seen.
+        self._claims: dict[str, Claim] = {}
 
     async def ControllerGetCapabilities(
         self, request: csi_pb2.ControllerGetCapabilitiesRequest, context: object
@@ -87,13 +89,20 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         self, request: csi_pb2.CreateVolumeRequest, context: object
     ) -> csi_pb2.CreateVolumeResponse:
         """The volume of that name, the same one for every repetition of the request."""
+        try:
+            with self._unfinished(request.name):
+                async with self._exclusive(request.name):
+                    return await self._create_volume(request)
+        finally:
+            self._claims = {name: one for name, one in self._claims.items() if self._may_exist(name)}
+
+    async def _create_volume(self, request: csi_pb2.CreateVolumeRequest) -> csi_pb2.CreateVolumeResponse:
         wanted, claim = await self._wanted(request)
         role = parse_provisioner_secret(request.secrets)
         mount_flags = [flag for one in request.volume_capabilities for flag in one.mount.mount_flags]
         for warning in volume_warnings(wanted.parameters, mount_flags, has_role=role is not None):
             log.warning("storage-class-warning", volume=request.name, reason=warning)
-        async with self._exclusive(request.name):
-            created = await self._volumes.promise(wanted, role, claim=claim)
+        created = await self._volumes.promise(wanted, role, claim=claim)
         volume = _volume(created, wanted.required_bytes)
         if request.HasField("volume_content_source"):
             volume.content_source.CopyFrom(request.volume_content_source)
@@ -222,7 +231,8 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         origin = parse_origin(request.parameters)
         claim = await self._claim(origin, parameters)
         if claim is not None:
-            origin = replace(origin, labels=claim.labels, annotations=claim.annotations)
+            known = self._last_known(request.name, claim)
+            origin = replace(origin, labels=known.labels, annotations=known.annotations)
         wanted = volume_request(
             request.name, parameters, origin, required_bytes=request.capacity_range.required_bytes
         )
@@ -231,7 +241,15 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
             claim = _deleted_claim(origin) if _ENDS_WITH_UID.search(request.name) else None
         if not request.HasField("volume_content_source"):
             return wanted, claim
-        return replace(wanted, source=await self._source(request)), claim
+        try:
+            source = await self._source(request)
+        except KubeEfsError:
+            is_deleted = claim is not None and not claim.uid
+            if not (is_deleted and self._volumes.may_have(request.name)):
+                raise
+            # A deleted claim needs no copy: what exists for it is removed with its volume.
+            return wanted, claim
+        return replace(wanted, source=source), claim
 
     async def _source(self, request: csi_pb2.CreateVolumeRequest) -> CopySource:
         """The data that the volume is a copy of; raises VolumeMissing, InvalidArgument, AwsError."""
@@ -262,6 +280,42 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
             log.warning("claim-not-read", claim=origin.claim_name, reason=str(error))
             return None
         return found or _deleted_claim(origin)
+
+    def _last_known(self, volume: str, claim: Claim) -> Claim:
+        """The claim, or that of an earlier call for the volume, if it was deleted or replaced since.
+
+        Its labels and annotations decide which volume is completed, and then removed.
+        """
+        earlier = self._claims.get(volume)
+        if earlier is not None and earlier.uid != claim.uid:
+            return earlier
+        if claim.uid:
+            self._claims[volume] = claim
+        return claim
+
+    def _may_exist(self, volume: str) -> bool:
+        """Whether something may exist for a volume of that name, also by a call that still runs."""
+        return volume in self._busy or self._volumes.may_have(volume)
+
+    @contextmanager
+    def _unfinished(self, volume: str) -> Iterator[None]:
+        """Mark every error inside with ``has_begun`` if something may exist for the volume then.
+
+        So its code is not final. After a final one, csi-provisioner forgets the volume when its claim is
+        deleted, and nothing removes what exists.
+        """
+        try:
+            yield
+        except KubeEfsError as error:
+            error.has_begun = error.has_begun or self._may_exist(volume)
+            raise
+        except Exception as error:
+            if not self._may_exist(volume):
+                raise
+            log.exception("call-failed", volume=volume)
+            unfinished = KubeEfsError(public_text(error))
+            unfinished.has_begun = True
+            raise unfinished from error
 
     @asynccontextmanager
     async def _exclusive(self, volume: str) -> AsyncIterator[None]:

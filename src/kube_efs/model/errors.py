@@ -104,7 +104,8 @@ class KubeEfsError(Exception):
 
     ``field`` names what is wrong (a field path, a setting, a call), ``value`` is its value, and ``remedy``
     says what the reader can do. Empty parts are omitted. ``outcome_unknown`` is set if the request may have
-    succeeded anyway, or may still succeed; ``has_begun`` if it has created something and must be completed.
+    succeeded anyway, or may still succeed; ``has_begun`` if it, or an earlier attempt, has created something
+    and must be completed.
     """
 
     outcome_unknown: bool = False

@@ -36,6 +36,10 @@ class AwaitedVolumes:
         if name not in self._index.volumes:
             self._volumes[name] = handle
 
+    def __contains__(self, name: str) -> bool:
+        """Whether the volume of that name is awaited."""
+        return name in self._volumes
+
     def forget(self, handle: VolumeHandle) -> None:
         """Forget the volumes of exactly this handle, because it was removed."""
         self._volumes = {name: one for name, one in self._volumes.items() if one != handle}

@@ -20,10 +20,14 @@ from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
+    AwsError,
     AwsNotFound,
     InvalidValue,
+    KubeDenied,
     KubeEfsError,
     KubeError,
+    KubeInvalid,
+    NotYet,
     RemovalRefused,
     WorkerRefused,
 )
@@ -39,6 +43,8 @@ log = structlog.get_logger(__name__)
 
 # Volumes that are copies have keys of their own.
 _KEY: Final = "snapshot."
+# Errors of an attempt that no pod has carried out.
+_NOTHING_COPIED: Final = (AwsError, KubeDenied, KubeInvalid, NotYet)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,8 @@ class Snapshots:
         self._copies = copies
         self._directories = directories
         self._guards = guards
+        # The directories of snapshots that were begun, until they are removed.
+        self._begun: set[Location] = set()
 
     async def create(
         self,
@@ -83,18 +91,40 @@ class Snapshots:
 
         Raises VolumeMissing, InvalidArgument, SourceRefused, CopyDiffers when the name belongs to a snapshot
         of another directory, AwsError, KubeError, WorkerFailed, also when ``follower`` has stopped the copy.
+        The latter three have ``has_begun`` if something may have been copied. A refusal and AwsNotFound have
+        not: they may never end, and csi-snapshotter deletes no VolumeSnapshot whose creation may have begun.
         """
+        place = snapshot_location(handle.file_system_id, name)
+        try:
+            return await self._create(name, handle, role, follower)
+        except (InvalidValue, AwsNotFound):
+            raise
+        except KubeEfsError as error:
+            error.has_begun = error.has_begun or place in self._begun
+            raise
+
+    async def _create(
+        self, name: str, handle: VolumeHandle, role: CrossAccountRole | None, follower: Follower | None
+    ) -> Snapshot:
         source = await self._sources.of_handle(handle, role)
         target = snapshot_location(source.location.file_system_id, name)
         # Only root can enter the directory of snapshots, and the ID keeps the owner for the next copy.
         check_copy(source, target, enforces_identity=True)
         key = _KEY + plain_name(name)
         recipient = Recipient(follower=follower or Follower(), tenant=self._sources.tenant_of(handle))
+        was_begun = target in self._begun
+        # Before the copy, which continues after the call.
+        self._begun.add(target)
         try:
             copied = await self._copies.fill(
                 self._directories, source, target, recipient, key=key, maps_owner=False
             )
+        except _NOTHING_COPIED:
+            if not was_begun:
+                self._begun.discard(target)
+            raise
         except WorkerRefused as error:
+            self._begun.discard(target)
             raise SourceRefused(
                 error.problem, field=error.field, value=error.value, remedy=error.remedy
             ) from error
@@ -129,6 +159,7 @@ class Snapshots:
             await remove_directory(self._directories, removal, order)
             # Otherwise a later snapshot of the name would find the record of this one.
             await self._directories.discard_copy(location, _KEY + location.directory.parts[-1])
+            self._begun.discard(location)
 
     async def discard(
         self, name: str, handle: VolumeHandle, confirm: Callable[[], Awaitable[None]] | None
@@ -145,6 +176,7 @@ class Snapshots:
         target = snapshot_location(handle.file_system_id, name)
         await self._check_contents(target)
         await self._copies.stop(self._directories, target)
+        self._begun.discard(target)
         if confirm is not None:
             await self.delete(str(target), confirm)
             return

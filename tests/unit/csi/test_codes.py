@@ -68,6 +68,28 @@ def test_refusal_with_an_unknown_outcome_is_retried(kind: type[KubeEfsError]) ->
     assert code_of(error) is StatusCode.UNAVAILABLE
 
 
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (csi_errors.InvalidArgument, StatusCode.UNAVAILABLE),
+        (csi_errors.VolumeMissing, StatusCode.UNAVAILABLE),
+        (errors.AwsDenied, StatusCode.UNAVAILABLE),
+        (errors.KubeInvalid, StatusCode.UNAVAILABLE),
+        (errors.KubeEfsError, StatusCode.UNAVAILABLE),
+        (csi_errors.VolumePending, StatusCode.ABORTED),
+        (errors.GidRangeFull, StatusCode.RESOURCE_EXHAUSTED),
+        (errors.MountUnfinished, StatusCode.DEADLINE_EXCEEDED),
+        # CSI requires it.
+        (csi_errors.ExistingVolumeDiffers, StatusCode.ALREADY_EXISTS),
+        (errors.CopyDiffers, StatusCode.ALREADY_EXISTS),
+    ],
+)
+def test_error_that_has_begun_something_is_not_final(kind: type[KubeEfsError], code: StatusCode) -> None:
+    error = kind("is wrong")
+    error.has_begun = True
+    assert code_of(error) is code
+
+
 def test_timeouts_and_unimplemented_methods_have_codes() -> None:
     assert code_of(TimeoutError()) is StatusCode.DEADLINE_EXCEEDED
     assert code_of(NotImplementedError()) is StatusCode.UNIMPLEMENTED

@@ -16,19 +16,21 @@ from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.copies import SNAPSHOTS, CopySource, FileOwner
+from kube_efs.model.copies import SNAPSHOTS, Copied, CopySource, FileOwner
 from kube_efs.model.efs.directories import parse_directory
-from kube_efs.model.efs.ids import ZoneName
+from kube_efs.model.efs.ids import ClaimUid, ZoneName
 from kube_efs.model.errors import (
     AwsDenied,
     AwsLimitReached,
     AwsNotFound,
+    AwsNotPermitted,
     AwsRefused,
     AwsThrottled,
     AwsUnavailable,
     CopyDiffers,
     KubeDenied,
     KubeEfsError,
+    KubeInvalid,
     WorkerFailed,
     WorkerRefused,
 )
@@ -50,6 +52,16 @@ def capability(mode: int = MODES.MULTI_NODE_MULTI_WRITER, **mount: Any) -> csi.V
     )
 
 
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 BLOCK = csi.VolumeCapability(
     block=csi.VolumeCapability.BlockVolume(), access_mode=MODES(mode=MODES.SINGLE_NODE_WRITER)
 )
@@ -63,16 +75,36 @@ def wanted(name: str = "pvc-1", **changes: Any) -> csi.CreateVolumeRequest:
 
 
 @pytest.fixture
-def world() -> CsiWorld:
-    return CsiWorld()
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def world(clock: Clock) -> CsiWorld:
+    return CsiWorld(clock=clock)
+
+
+@pytest.fixture
+def shared_world(clock: Clock) -> CsiWorld:
+    """The world of one of several replicas, which lists access points again after a while."""
+    return CsiWorld(is_alone=False, clock=clock)
+
+
+def service(world: CsiWorld) -> ControllerService:
+    return ControllerService(
+        world.volumes, world.claims.get, world.sources, world.snapshots, has_driver_tags=True
+    )
 
 
 @pytest.fixture
 async def stub(connect: Connect, world: CsiWorld) -> AsyncIterator[Stub]:
-    controller = ControllerService(
-        world.volumes, world.claims.get, world.sources, world.snapshots, has_driver_tags=True
-    )
-    async with connect(controller_service(controller)) as channel:
+    async with connect(controller_service(service(world))) as channel:
+        yield ControllerStub(channel)
+
+
+@pytest.fixture
+async def shared_stub(connect: Connect, shared_world: CsiWorld) -> AsyncIterator[Stub]:
+    async with connect(controller_service(service(shared_world))) as channel:
         yield ControllerStub(channel)
 
 
@@ -361,6 +393,183 @@ async def test_second_call_for_a_volume_is_aborted(stub: Stub, world: CsiWorld) 
     assert (await refused(stub.CreateVolume(wanted())))[0] is StatusCode.ABORTED
     may_end.set()
     assert (await first).volume.volume_id
+
+
+# --- no final code while something may exist for the name
+
+
+AGAIN = StatusCode.UNAVAILABLE
+
+
+async def lose(stub: Stub, world: CsiWorld, request: csi.CreateVolumeRequest) -> None:
+    """A call that creates the access point, although AWS does not answer."""
+    world.api.lost = {"create"}
+    assert (await refused(stub.CreateVolume(request)))[0] is AGAIN
+    assert len(world.api.points) == 1
+    world.api.lost = set()
+
+
+@pytest.mark.parametrize("kind", [AwsDenied, AwsNotPermitted])
+async def test_list_that_aws_denies_after_a_lost_creation_is_not_final(
+    shared_stub: Stub, shared_world: CsiWorld, clock: Clock, kind: type[KubeEfsError]
+) -> None:
+    await lose(shared_stub, shared_world, wanted())
+    clock.now += 20  # by then, another replica may have created some
+    shared_world.api.faults["list"] = kind("was answered with ExpiredToken", field="DescribeAccessPoints")
+    assert (await refused(shared_stub.CreateVolume(wanted())))[0] is AGAIN
+
+
+async def test_reference_that_is_gone_after_a_lost_creation_is_not_final(stub: Stub, world: CsiWorld) -> None:
+    world.texts.texts["ConfigMap team/efs data.id"] = str(FS)
+    request = wanted(parameters={"fileSystemId": "-", "fileSystemIdConfigRef": "team/efs/id"})
+    await lose(stub, world, request)
+    world.texts.texts.clear()
+    assert (await refused(stub.CreateVolume(request)))[0] is AGAIN
+
+
+async def test_class_that_became_invalid_after_a_lost_creation_is_not_final(
+    stub: Stub, world: CsiWorld
+) -> None:
+    await lose(stub, world, wanted())
+    assert (await refused(stub.CreateVolume(wanted(parameters={"directoryPerms": "x"}))))[0] is AGAIN
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["deleted", "replaced"])
+async def test_volume_of_a_deleted_claim_gets_the_last_known_labels(
+    stub: Stub, world: CsiWorld, is_replaced: bool
+) -> None:
+    choice = {"efs.csi.aws.com/uid": "1001"}
+    world.claims.add("team", "data", labels={"app": "shop"}, annotations=choice)
+    request = wanted(parameters=CLAIM | LABEL | CHOICE)
+    world.api.faults["create"] = AwsUnavailable("was not answered", field="CreateAccessPoint")
+    assert (await refused(stub.CreateVolume(request)))[0] is AGAIN
+    world.api.faults.clear()
+    if is_replaced:
+        later = replace(world.claims.known["team", "data"], uid=ClaimUid("later"), labels={"app": "x"})
+        world.claims.known["team", "data"] = later
+    else:
+        world.claims.known.clear()
+    await stub.CreateVolume(request)
+    (point,) = world.api.points.values()
+    assert str(point.directory) == "/team/shop"
+    assert point.user is not None
+    assert point.user.uid == 1001
+
+
+@pytest.mark.parametrize("mode", ["efs-ap", "efs-dir"])
+@pytest.mark.parametrize("kind", [KubeDenied, KubeInvalid, AwsNotPermitted])
+async def test_refusal_of_a_copy_after_the_creation_of_its_target_is_not_final(
+    stub: Stub, world: CsiWorld, monkeypatch: pytest.MonkeyPatch, mode: str, kind: type[KubeEfsError]
+) -> None:
+    async def refuse(*_: Any, **__: Any) -> Copied:
+        raise kind("is refused", field="worker pod")
+
+    monkeypatch.setattr(world.folders, "copy", refuse)
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    request = wanted(parameters={"provisioningMode": mode, "basePath": "/b"}, volume_content_source=OF_VOLUME)
+    assert (await refused(stub.CreateVolume(request)))[0] is AGAIN
+    assert world.folders.made
+
+
+async def test_begun_copy_for_a_deleted_claim_ends_although_its_source_is_gone(
+    stub: Stub, world: CsiWorld
+) -> None:
+    name = "pvc-uid-of-data"
+    request = wanted(name, volume_content_source=OF_VOLUME, parameters=CLAIM)
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    world.claims.add("team", "data", labels={}, annotations={})
+    world.folders.copy_fault = WorkerFailed("did not end", field="worker pod")
+    assert (await refused(stub.CreateVolume(request)))[0] is AGAIN
+    world.sources.by_handle.clear()
+    assert (await refused(stub.CreateVolume(request)))[0] is AGAIN
+    world.claims.known.clear()
+    assert (await stub.CreateVolume(request)).volume.volume_id == f"efs:{FS}::fsap-{1:017x}"
+    another = wanted("pvc-2", volume_content_source=OF_VOLUME, parameters=CLAIM)
+    assert (await refused(stub.CreateVolume(another)))[0] is StatusCode.NOT_FOUND
+
+
+async def test_refused_list_of_pods_after_the_creation_is_not_final(stub: Stub, world: CsiWorld) -> None:
+    world.folders.busy = KubeDenied("answered 403", field="pods")
+    assert (await refused(stub.CreateVolume(wanted())))[0] is AGAIN
+    assert len(world.api.points) == 1
+
+
+async def test_internal_error_after_the_creation_is_not_final(
+    stub: Stub, world: CsiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: Location) -> None:
+        raise KeyError("DB_PASS=x")
+
+    monkeypatch.setattr(world.folders, "settled", fail)
+    with capture_logs() as logs:
+        code, text = await refused(stub.CreateVolume(wanted()))
+    assert (code, text) == (AGAIN, "internal error (KeyError); the log has the details")
+    assert "call-failed" in [one["event"] for one in logs]
+
+
+async def test_internal_error_before_the_creation_is_final(
+    stub: Stub, world: CsiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(world.gateway, "file_system", fail)
+    request = wanted(parameters={"enforceZoneAffinity": "true"})
+    assert (await refused(stub.CreateVolume(request)))[0] is StatusCode.INTERNAL
+
+
+async def test_invalid_repetition_of_an_answered_call_is_final_once_the_volume_is_known(
+    stub: Stub, world: CsiWorld
+) -> None:
+    """The answer may not have reached csi-provisioner."""
+    handle = (await stub.CreateVolume(wanted(parameters={"provisioningMode": "efs-dir"}))).volume.volume_id
+    invalid = wanted(parameters={"provisioningMode": "efs-dir", "directoryPerms": "x"})
+    assert (await refused(stub.CreateVolume(invalid)))[0] is AGAIN
+    world.note("pvc-1", handle)
+    assert (await refused(stub.CreateVolume(invalid)))[0] is StatusCode.INVALID_ARGUMENT
+
+
+async def test_refusal_is_final_again_when_a_lost_creation_has_made_nothing(
+    stub: Stub, world: CsiWorld, clock: Clock
+) -> None:
+    world.api.faults["create"] = AwsUnavailable("was not answered", field="CreateAccessPoint")
+    assert (await refused(stub.CreateVolume(wanted())))[0] is AGAIN
+    invalid = wanted(parameters={"directoryPerms": "x"})
+    assert (await refused(stub.CreateVolume(invalid)))[0] is AGAIN
+    clock.now += 301
+    world.api.faults["create"] = AwsDenied("is not allowed", field="CreateAccessPoint")
+    assert (await refused(stub.CreateVolume(wanted())))[0] is DENIED
+    assert (await refused(stub.CreateVolume(invalid)))[0] is StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (WorkerFailed("did not end", field="worker pod"), AGAIN),
+        (WorkerRefused("is a link", field="directory"), StatusCode.INVALID_ARGUMENT),
+        (KubeDenied("answered 403", field="worker pod"), StatusCode.INVALID_ARGUMENT),
+    ],
+)
+async def test_only_a_directory_that_may_exist_keeps_its_volume_from_final_codes(
+    stub: Stub, world: CsiWorld, fault: KubeEfsError, expected: StatusCode
+) -> None:
+    parameters = {"provisioningMode": "efs-dir", "uid": "7", "gid": "8"}
+    world.folders.fault = fault
+    await refused(stub.CreateVolume(wanted(parameters=parameters)))
+    invalid = wanted(parameters={**parameters, "directoryPerms": "x"})
+    assert (await refused(stub.CreateVolume(invalid)))[0] is expected
+    assert (await refused(stub.CreateVolume(wanted("pvc-2", parameters={"uid": "x"}))))[0] is (
+        StatusCode.INVALID_ARGUMENT
+    )
+
+
+async def test_call_without_a_pod_does_not_decide_about_an_earlier_directory(
+    stub: Stub, world: CsiWorld
+) -> None:
+    request = wanted(parameters={"provisioningMode": "efs-dir"})
+    for fault in (WorkerFailed("did not end", field="pod"), KubeDenied("answered 403", field="pod")):
+        world.folders.fault = fault
+        assert (await refused(stub.CreateVolume(request)))[0] is AGAIN
 
 
 async def test_parameter_without_effect_is_logged(stub: Stub) -> None:
@@ -722,6 +931,51 @@ async def test_failed_snapshot_has_the_code_of_its_reason(
     world.folders.copy_fault = fault
     request = csi.CreateSnapshotRequest(name="snapshot-1", source_volume_id=OLD)
     assert (await refused(stub.CreateSnapshot(request)))[0] is code
+
+
+async def test_copied_snapshot_is_not_forgotten(
+    stub: Stub, world: CsiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def denied(*_: Any) -> None:
+        raise AwsDenied("was answered with ExpiredToken", field="DescribeFileSystems")
+
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    request = csi.CreateSnapshotRequest(name="snapshot-1", source_volume_id=OLD)
+    with monkeypatch.context() as patched:
+        patched.setattr(world.gateway.made_file_systems, "get", denied)
+        assert (await refused(stub.CreateSnapshot(request)))[0] is AGAIN
+    assert len(world.folders.copies) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(world.sources, "of_handle", denied)
+        assert (await refused(stub.CreateSnapshot(request)))[0] is AGAIN
+        await stub.DeleteSnapshot(csi.DeleteSnapshotRequest(snapshot_id=SNAPSHOT_ID))
+        assert (await refused(stub.CreateSnapshot(request)))[0] is DENIED
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+async def test_refused_pod_of_a_snapshot_is_final_unless_an_earlier_one_may_have_copied(
+    stub: Stub, world: CsiWorld, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    async def refuse(*_: Any, **__: Any) -> Copied:
+        raise KubeDenied("answered 403", field="worker pod")
+
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    request = csi.CreateSnapshotRequest(name="snapshot-1", source_volume_id=OLD)
+    if is_begun:
+        world.folders.copy_fault = WorkerFailed("did not end", field="worker pod")
+        assert (await refused(stub.CreateSnapshot(request)))[0] is AGAIN
+    monkeypatch.setattr(world.folders, "copy", refuse)
+    assert (await refused(stub.CreateSnapshot(request)))[0] is (AGAIN if is_begun else DENIED)
+
+
+async def test_snapshot_that_cannot_be_copied_can_be_deleted(stub: Stub, world: CsiWorld) -> None:
+    """csi-snapshotter deletes a VolumeSnapshot only after a final code."""
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    request = csi.CreateSnapshotRequest(name="snapshot-1", source_volume_id=OLD)
+    world.folders.copy_fault = WorkerFailed("did not end", field="worker pod")
+    assert (await refused(stub.CreateSnapshot(request)))[0] is AGAIN
+    world.sources.by_handle.clear()
+    assert (await refused(stub.CreateSnapshot(request)))[0] is StatusCode.NOT_FOUND
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ the access point will never exist.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -31,6 +32,7 @@ from kube_efs.model.csi.access_points import (
     own_token,
 )
 from kube_efs.model.csi.errors import VolumePending
+from kube_efs.model.csi.root_directories import plain_name
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
@@ -138,10 +140,36 @@ class AccessPoints:
         repeated until its outcome is known. Raises ExistingVolumeDiffers, VolumePending, GidRangeFull,
         AwsLimitReached when no file system has room, and AwsError.
         """
+        try:
+            return await self._created(request, candidates, notice)
+        except AwsError as error:
+            # Such as a list that AWS denies: this does not decide the earlier attempt.
+            error.outcome_unknown = error.outcome_unknown or request.name in self._unclear
+            raise
+
+    def may_have(self, volume: str) -> bool:
+        """Whether an access point of that volume exists or can still appear, as far as is known.
+
+        One that claims share by ``reuseAccessPoint`` belongs to no volume.
+        """
+        token = plain_name(volume)
+        return volume in self._unclear or any(
+            self.known.with_token(file_system_id, token) for file_system_id in self.known.counts
+        )
+
+    async def _created(
+        self, request: VolumeRequest, candidates: Sequence[FileSystemId], notice: Notice
+    ) -> AccessPoint:
         unclear = self._unclear.get(request.name)
         places = list(candidates) if unclear is None else [unclear.file_system_id, *candidates]
         for file_system_id in places:
-            await self.known.loaded(file_system_id)
+            try:
+                await self.known.loaded(file_system_id)
+            except AwsNotFound:
+                if unclear is not None and unclear.file_system_id == file_system_id:
+                    # With its file system, the access point is gone, too.
+                    self._settle(request.name)
+                raise
         made = await self._made_before(request, places, candidates)
         wanted = _Creation(request=request, candidates=candidates, notice=notice)
         if made is None and unclear is not None:
@@ -273,7 +301,8 @@ class AccessPoints:
         except KubeEfsError as error:
             # A refusal of this attempt says nothing about an earlier one that can still take effect.
             late_seconds = self._late_seconds(file_system_id, wanted.client_token)
-            error.outcome_unknown = isinstance(error, _UNCLEAR) or late_seconds > 0
+            is_unclear = error.outcome_unknown or isinstance(error, _UNCLEAR)
+            error.outcome_unknown = is_unclear or late_seconds > 0
             if not error.outcome_unknown:
                 self._settle(request.name)
             raise
@@ -305,7 +334,8 @@ class AccessPoints:
             raise
         except AwsError:
             # The answer to this attempt says nothing about the earlier one.
-            earlier = await self._listed(wanted) if is_repeated else None
+            with _undecided():
+                earlier = await self._listed(wanted) if is_repeated else None
             if earlier is None:
                 raise
             found = earlier
@@ -316,11 +346,13 @@ class AccessPoints:
     async def _existing(self, error: AwsAlreadyExists, wanted: AccessPointRequest) -> AccessPoint:
         """The access point that was created with the request's token before."""
         if error.existing:
-            found = await self.known.get(AccessPointId(error.existing), wanted.file_system_id)
+            with _undecided():
+                found = await self.known.get(AccessPointId(error.existing), wanted.file_system_id)
             if found is None:
                 raise _pending("was deleted in the meantime", error.existing)
             return found
-        found = await self._listed(wanted)
+        with _undecided():
+            found = await self._listed(wanted)
         if found is None:
             raise error
         return found
@@ -382,6 +414,16 @@ class AccessPoints:
                 remedy="delete a volume, or create a class with a wider range",
             )
         return PosixUser(uid=taken if uid is None else uid, gid=taken if gid is None else gid)
+
+
+@contextmanager
+def _undecided() -> Iterator[None]:
+    """Mark errors of a look for what a creation has made: they do not say that it has made nothing."""
+    try:
+        yield
+    except AwsError as error:
+        error.outcome_unknown = True
+        raise
 
 
 def _check(found: AccessPoint, request: VolumeRequest, candidates: Sequence[FileSystemId]) -> None:

@@ -1,6 +1,6 @@
 """EFS and S3 Files in this AWS account, and EFS in the accounts of roles in provisioner secrets."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -111,11 +111,16 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
                 del self._others[key]
             await other.account.gateway.close()
 
+    def known(self) -> Iterator[Account]:
+        """This account, and those of roles that are not forgotten."""
+        yield self._own
+        for other in self._others.values():
+            yield other.account
+
     @property
     def counts(self) -> Mapping[FileSystemId, int]:
         """The number of access points of each file system that was listed."""
-        accounts = (self._own, *(other.account for other in self._others.values()))
-        known = [points.known for one in accounts for points in one.access_points.values()]
+        known = [points.known for one in self.known() for points in one.access_points.values()]
         return {name: count for points in known for name, count in points.counts.items()}
 
     async def refresh(self) -> None:

@@ -29,6 +29,8 @@ from kube_efs.model.errors import (
     AwsNotPermitted,
     GidRangeFull,
     GidTaken,
+    KubeDenied,
+    KubeInvalid,
     RemovalRefused,
     WorkerRefused,
 )
@@ -83,6 +85,8 @@ class CsiDirectories:
         self._choosing: WeakValueDictionary[Location, asyncio.Lock] = WeakValueDictionary()
         # Directories that were created; their volumes may not be known yet.
         self._made: set[Location] = set()
+        # The names of unfinished volumes whose directories exist, or may exist.
+        self._begun: set[str] = set()
 
     async def make(
         self, request: VolumeRequest, place: Location, account: Account
@@ -95,15 +99,23 @@ class CsiDirectories:
         # The reservation includes the choice of the ID: the removal of another volume would free it.
         async with self._reservations.making(place):
             if parameters.uid is None or parameters.gid is None:
-                taken = await self._make_with_some_id(parameters, place, account)
+                taken = await self._make_with_some_id(request, place, account)
             else:
                 taken = None
-                await self._make_at(place, parameters, parameters.uid, parameters.gid)
+                await self._make_at(place, request, parameters.uid, parameters.gid)
         log.info("directory-made", volume=request.name, location=str(place))
         handle = VolumeHandle(
             file_system_id=place.file_system_id, directory=place.directory, base=parameters.base
         )
         return handle, taken
+
+    def may_have(self, volume: str) -> bool:
+        """Whether a directory of that unfinished volume exists or can still appear."""
+        return volume in self._begun
+
+    def finished(self, volume: str) -> None:
+        """Note that the volume is complete."""
+        self._begun.discard(volume)
 
     async def make_root(self, place: Location, mode: int, user: PosixUser) -> None:
         """Create the root directory of an access point, as EFS does at the first mount.
@@ -186,9 +198,7 @@ class CsiDirectories:
             # A running scan may have begun before the last of them was created.
             await self._reader(folders[0]).any_answer()
 
-    async def _make_with_some_id(
-        self, parameters: VolumeParameters, place: Location, account: Account
-    ) -> int:
+    async def _make_with_some_id(self, request: VolumeRequest, place: Location, account: Account) -> int:
         try:
             # The IDs of access points are in use, too.
             await account.access_points[FileSystemKind.EFS].known.loaded(place.file_system_id)
@@ -196,7 +206,7 @@ class CsiDirectories:
             # Without permission to list access points, none is created here.
             if isinstance(error, AwsNoCredentialsYet):
                 raise
-        base = _base_of(parameters, place)
+        base = _base_of(request.parameters, place)
         await self._scan(base)
         if self._index.volumes_at(place) and self._index.gids.of(str(place)) is None:
             await self._scan(_parent_of(place))
@@ -205,17 +215,18 @@ class CsiDirectories:
         async with self._choosing.setdefault(place, asyncio.Lock()):
             for attempt in range(1, _IDS_TRIED):
                 with suppress(GidTaken):
-                    return await self._make_with_id(parameters, place, account, start)
-                start = parameters.gids.elsewhere(f"{attempt} {place}")
-            return await self._make_with_id(parameters, place, account, start)
+                    return await self._make_with_id(request, place, account, start)
+                start = request.parameters.gids.elsewhere(f"{attempt} {place}")
+            return await self._make_with_id(request, place, account, start)
 
     async def _make_with_id(
-        self, parameters: VolumeParameters, place: Location, account: Account, start: int | None
+        self, request: VolumeRequest, place: Location, account: Account, start: int | None
     ) -> int:
         """Create the directory with an ID of the range that no other directory has.
 
         Raises GidTaken if another directory has the chosen ID; the ID is then held for that directory.
         """
+        parameters = request.parameters
         base, points = _base_of(parameters, place), account.access_points[FileSystemKind.EFS].known
         taken = self._id_of_others_in(place, parameters.gids)
         if taken is None:
@@ -234,7 +245,7 @@ class CsiDirectories:
         # Existing volumes of the directory keep its ID, even if another directory was created with it.
         own_group = gid == taken and not self._has_volumes(place)
         try:
-            await self._make_at(place, parameters, uid, gid, own_group=own_group)
+            await self._make_at(place, request, uid, gid, own_group=own_group)
         except GidTaken:
             log.info("gid-taken", location=str(place), gid=taken)
             self._index.gids.hold(taken, f"{_inside(base)}of another directory, {taken}", is_known=False)
@@ -253,10 +264,20 @@ class CsiDirectories:
             self._index.gids.release(str(place))
 
     async def _make_at(
-        self, place: Location, parameters: VolumeParameters, uid: int, gid: int, *, own_group: bool = False
+        self, place: Location, request: VolumeRequest, uid: int, gid: int, *, own_group: bool = False
     ) -> None:
-        permissions = Permissions(mode=parameters.mode, uid=uid, gid=gid, enforced=True, own_group=own_group)
-        await self._directories.make(place, permissions)
+        mode = request.parameters.mode
+        permissions = Permissions(mode=mode, uid=uid, gid=gid, enforced=True, own_group=own_group)
+        was_begun = request.name in self._begun
+        # Before the call, which can be cancelled.
+        self._begun.add(request.name)
+        try:
+            await self._directories.make(place, permissions)
+        except (WorkerRefused, GidTaken, KubeDenied, KubeInvalid) as error:
+            # This attempt has created nothing: a pod was not created, or has said so.
+            if not was_begun or isinstance(error, WorkerRefused):
+                self._begun.discard(request.name)
+            raise
 
     def _id_of_others_in(self, place: Location, gids: GidRange) -> int | None:
         """The ID of a directory that other volumes use or are about to use, if it is in the range.

@@ -118,6 +118,8 @@ class CsiVolumes:
         self._began = clock()
         # The end of the last call to delete an access point.
         self._ordered: dict[VolumeHandle, float] = {}
+        # The names of unfinished volumes whose access points exist.
+        self._begun: set[str] = set()
 
     async def create(
         self,
@@ -131,8 +133,41 @@ class CsiVolumes:
 
         ``notice`` is called before a new access point is created although the class reuses them. ``claim``
         gets the progress of a copy. Raises InvalidArgument, ExistingVolumeDiffers, NoMountTarget,
-        GidRangeFull, AwsError, KubeError, WorkerFailed.
+        GidRangeFull, AwsError, KubeError, WorkerFailed, with ``has_begun`` if a part of the volume exists.
         """
+        try:
+            created = await self._create(request, role, notice, claim)
+        except KubeEfsError as error:
+            error.has_begun = error.has_begun or self.may_have(request.name)
+            raise
+        self._begun.discard(request.name)
+        if self._directories is not None:
+            self._directories.finished(request.name)
+        return created
+
+    def may_have(self, name: str) -> bool:
+        """Whether something may exist for the volume of that name, which has no volume object yet.
+
+        This process knows only what it has begun itself, and what the access points that it has listed show.
+        """
+        return (
+            name in self._begun
+            or name in self._guards.awaited
+            or (self._directories is not None and self._directories.may_have(name))
+            or any(
+                points.may_have(name)
+                for account in self._accounts.known()
+                for points in account.access_points.values()
+            )
+        )
+
+    async def _create(
+        self,
+        request: VolumeRequest,
+        role: CrossAccountRole | None,
+        notice: Notice | None,
+        claim: Claim | None,
+    ) -> CsiVolume:
         directory = volume_directory(request)
         check_reuse(request)
         template = request.parameters.template
@@ -157,13 +192,11 @@ class CsiVolumes:
                 recipient = Recipient(
                     claim=claim, has_other_users=partial(self._has_other_users, request, place, account)
                 )
-                with _completing():
-                    await self._fill(request, place, recipient)
+                await self._fill(request, place, recipient)
             else:
                 made = await self._make_access_point(request, candidates, account, role, notice)
                 handle, directory_id = _handle(made, kind), None
-                with _completing():
-                    await self._complete(request, made, claim, account)
+                await self._complete(request, made, claim, account)
         on = reach[handle.file_system_id] if handle.file_system_id in reach else next(iter(reach.values()))
         return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone, directory_id=directory_id)
 
@@ -524,12 +557,13 @@ class CsiVolumes:
         places = await self.places(request, role)
         async with self._guards.reservations.making(*places):
             made = await account.access_points[kind].create(request, candidates, say)
-            if _root(made, kind) not in places:
+            is_reserved = _root(made, kind) in places
+            if is_reserved:
+                self._refuse_leaving(made, request)
+            self._begun.add(request.name)
+            if not is_reserved:
                 # The access point is known now, so the next attempt also reserves its directory.
-                error = _pending(f"leads to {made.directory}, which must be reserved first", made)
-                error.has_begun = True
-                raise error
-            self._refuse_leaving(made, request)
+                raise _pending(f"leads to {made.directory}, which must be reserved first", made)
             if self._directories is not None:
                 # Others can see the access point now. Orders from before must have ended.
                 await self._directories.settled(_root(made, kind))
@@ -564,16 +598,6 @@ class CsiVolumes:
                 remedy="put tunnel into the controller's KUBE_EFS_BACKENDS, or use efs-ap without a copy",
             )
         return self._directories
-
-
-@contextmanager
-def _completing() -> Iterator[None]:
-    """Mark errors of work on what was created: without its volume, nothing would remove it."""
-    try:
-        yield
-    except KubeEfsError as error:
-        error.has_begun = True
-        raise
 
 
 def _root(found: AccessPoint, kind: FileSystemKind) -> Location:

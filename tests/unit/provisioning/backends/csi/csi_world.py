@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -239,6 +239,9 @@ class OneAccount(Accounts):
     @asynccontextmanager
     async def of(self, role: CrossAccountRole | None) -> AsyncIterator[Account]:
         self.roles.append(role)
+        yield self._account
+
+    def known(self) -> Iterator[Account]:
         yield self._account
 
 

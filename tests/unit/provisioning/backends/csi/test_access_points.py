@@ -23,6 +23,7 @@ from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsDenied,
     AwsLimitReached,
+    AwsNotFound,
     AwsNotListed,
     AwsRefused,
     AwsThrottled,
@@ -208,6 +209,87 @@ async def test_refused_creation_releases_its_id_when_no_earlier_attempt_can_take
     await scene.fail(request(**NARROW), late)
     assert not late.outcome_unknown
     assert scene.held == set()
+
+
+@pytest.mark.parametrize("is_made", [True, False], ids=["created", "not created"])
+async def test_refusal_decides_nothing_while_aws_denies_the_list(scene: Scene, is_made: bool) -> None:
+    if is_made:
+        await scene.lose(request(**NARROW))
+    else:
+        await scene.fail(request(**NARROW), LOST)
+    scene.now += 301
+    scene.api.faults["list"] = AwsDenied("is not allowed", field="list")
+    scene.api.faults["create"] = AwsRefused("was answered with BadRequest", field="create")
+    with pytest.raises(AwsDenied) as caught:
+        await scene.create(request(**NARROW))
+    assert caught.value.outcome_unknown
+    assert scene.held == {1000}
+    del scene.api.faults["list"]
+    if is_made:
+        assert [await scene.create(request(**NARROW))] == list(scene.api.points.values())
+    else:
+        with pytest.raises(AwsRefused) as refused:
+            await scene.create(request(**NARROW))
+        assert not refused.value.outcome_unknown
+        assert scene.held == set()
+
+
+async def test_denied_list_does_not_decide_an_earlier_creation() -> None:
+    scene = Scene(is_alone=False)
+    await scene.lose(request(**NARROW))
+    scene.now += 20
+    denied = scene.api.faults["list"] = AwsDenied("is not allowed", field="list")
+    with pytest.raises(AwsDenied):
+        await scene.create(request(**NARROW))
+    assert denied.outcome_unknown
+    scene.api.faults["list"] = other = AwsDenied("is not allowed", field="list")
+    with pytest.raises(AwsDenied):
+        await scene.create(request("pvc-2", **NARROW))
+    assert not other.outcome_unknown
+
+
+async def test_access_point_that_exists_but_cannot_be_read_is_not_refused(scene: Scene) -> None:
+    await scene.create(request(**NARROW))
+    scene.restart()
+    scene.api.hidden = True
+    denied = scene.api.faults["get"] = AwsDenied("is not allowed", field="get")
+    with pytest.raises(AwsDenied):
+        await scene.create(request(**NARROW))
+    assert denied.outcome_unknown
+
+
+async def test_deletion_of_the_file_system_decides_a_creation_on_it() -> None:
+    scene = Scene(is_alone=False)
+    await scene.fail(request(**NARROW), LOST)
+    scene.now += 20
+    gone = scene.api.faults["list"] = AwsNotFound("was answered with FileSystemNotFound", field="list")
+    with pytest.raises(AwsNotFound):
+        await scene.create(request(**NARROW))
+    assert not gone.outcome_unknown
+    assert scene.held == set()
+
+
+@pytest.mark.parametrize("is_made", [True, False], ids=["created", "not created"])
+@pytest.mark.parametrize("reuse", ["true", "false"])
+async def test_volume_may_have_an_access_point_until_its_creation_is_decided(
+    scene: Scene, is_made: bool, reuse: str
+) -> None:
+    wanted = request(reuseAccessPoint=reuse)
+    assert not scene.points.may_have("pvc-1")
+    if is_made:
+        await scene.lose(wanted)
+    else:
+        await scene.fail(wanted, LOST)
+    assert scene.points.may_have("pvc-1")
+    assert not scene.points.may_have("pvc-2")
+    scene.now += 301
+    await scene.points.known.refresh(FS)
+    # A shared one stays for later claims of the name.
+    assert scene.points.may_have("pvc-1") is (is_made and reuse == "false")
+    scene.restart()
+    assert not scene.points.may_have("pvc-1")
+    await scene.points.known.refresh(FS)
+    assert scene.points.may_have("pvc-1") is (is_made and reuse == "false")
 
 
 @pytest.mark.parametrize("is_made", [True, False], ids=["created", "not created"])
