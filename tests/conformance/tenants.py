@@ -1,7 +1,7 @@
 """What the administrator of one namespace can create to disturb the others: one function for each idea."""
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,8 @@ OLDER_DAEMON_SETS: Final = ("efs-csi-node", "aws-efs-csi-driver-node")
 OUR_LABELS: Final = {**MANAGED_BY, "app.kubernetes.io/part-of": "kube-efs"}
 # Nearly as much as the API server accepts.
 HUGE: Final = {"example.com/huge": "x" * 250_000}
+# More than Python decodes.
+DEPTH: Final = 2000
 FLOOD: Final = 150
 
 
@@ -359,6 +361,46 @@ async def huge_objects(tenant: Tenant) -> None:
     )
 
 
+async def unreadable_values(tenant: Tenant) -> None:
+    """Times that other programs cannot read, and owners of fields thousands of levels deep."""
+    times = ("0000-01-01T00:00:00Z", "0000-01-01T00:00:00+10:00", "9999-12-31T23:59:59-10:00")
+    objects = (
+        tenant.claim("strange"),
+        tenant.shared_volume("strange"),
+        tenant.pod("strange", labels={"app": "efs-csi-node"}, node=tenant.targets.node, claims=["strange"]),
+        tenant.workload("DaemonSet", "efs-csi-node", {"app": "strange"}),
+        tenant.named("ConfigMap", "efs-stunnel", data={}),
+    )
+    await tenant.create(*objects)
+    for one in objects:
+        # For custom resources, the API server ignores owners with times outside of the years 0 to 9999.
+        await _replace_owners(tenant, one, times[:1] if one["kind"] == "SharedVolume" else times)
+    for number, time in enumerate(times):
+        subject = {"kind": "PersistentVolumeClaim", "namespace": tenant.namespace, "name": "strange"}
+        event: dict[str, Any] = {"involvedObject": subject, "type": "Warning", "reason": "Strange"}
+        await tenant.create(tenant.named("Event", f"strange-{number}", lastTimestamp=time, **event))
+
+
+async def _replace_owners(tenant: Tenant, found: Manifest, times: Sequence[str]) -> None:
+    kind, name, namespace = found["kind"], found["metadata"]["name"], tenant.namespace
+    entries = [
+        {
+            "manager": f"tenant-{number}",
+            "operation": "Update",
+            "apiVersion": found["apiVersion"],
+            "time": time,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": "deep",
+        }
+        for number, time in enumerate(times)
+    ]
+    deep = '{"f:metadata":' * DEPTH + "{}" + "}" * DEPTH
+    text = json.dumps({"metadata": {"managedFields": entries}}).replace('"deep"', deep)
+    await tenant.kubectl("patch", kind, name, "-n", namespace, "--type=merge", "-p", text)
+    stored = await tenant.kubectl("get", kind, name, "-n", namespace, "-o", "json", "--show-managed-fields")
+    assert stored.count('"f:metadata"') == DEPTH * len(entries), kind
+
+
 async def shared_volumes(tenant: Tenant) -> None:
     """SharedVolumes with names and specifications at the edges, and with the volume of another one."""
     spec = {"fileSystemID": "fs-0", "accessPointID": "fsap-0"}
@@ -420,6 +462,7 @@ ATTACKS: Final[tuple[Attack, ...]] = (
     volumes_of_others,
     other_administrators_objects,
     huge_objects,
+    unreadable_values,
     shared_volumes,
     disruption_budgets,
     floods,

@@ -14,6 +14,7 @@ from yarl import URL
 
 from kube_efs.kube.connections import Connections
 from kube_efs.kube.credentials import CredentialsTransport
+from kube_efs.kube.decodable import DecodableTransport
 from kube_efs.kube.errors import configured
 from kube_efs.kube.kubeconfig import Cluster, User, load_kubeconfig
 from kube_efs.kube.measuring import MeasuringTransport
@@ -68,7 +69,9 @@ def connect(
         verify = verify_cluster(cluster, user, config.abs_file)
         inner = Connections(verify, _proxy(cluster), cluster.tls_server_name)
         attempts = MeasuringTransport(inner, metrics) if metrics else inner
-        transport: httpx2.AsyncBaseTransport = RetryingTransport(attempts, patience_seconds)
+        transport: httpx2.AsyncBaseTransport = DecodableTransport(
+            RetryingTransport(attempts, patience_seconds)
+        )
         if user.exec or user.impersonated_user:
             transport = CredentialsTransport(transport, user, cluster)
             # The client itself would run only programs of old versions.

@@ -59,8 +59,9 @@ def translated(what: str) -> Iterator[None]:
     except (httpx2.HTTPError, httpx2.StreamError, TimeoutError, ConnectionError) as error:
         problem = f"could not be reached ({str(error) or type(error).__name__})"
         raise KubeUnavailable(problem, field=what, remedy=_REMEDIES[KubeUnavailable]) from error
-    # The answer of a proxy; the client also expects that a refusal has a content type.
-    except (msgspec.MsgspecError, KeyError) as error:
+    # The answer of a proxy; the client also expects that a refusal has a content type. A RecursionError comes
+    # from an answer that is nested too deeply.
+    except (msgspec.MsgspecError, KeyError, RecursionError) as error:
         problem = f"did not answer with a Kubernetes response ({type(error).__name__}: {error})"
         raise KubeUnavailable(problem, field=what, remedy=_REMEDIES[KubeUnavailable]) from error
     except (ConfigError, httpx2.InvalidURL) as error:
