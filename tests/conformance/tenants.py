@@ -26,6 +26,8 @@ OLDER_DAEMON_SETS: Final = ("efs-csi-node", "aws-efs-csi-driver-node")
 OUR_LABELS: Final = {**MANAGED_BY, "app.kubernetes.io/part-of": "kube-efs"}
 # Nearly as much as the API server accepts.
 HUGE: Final = {"example.com/huge": "x" * 250_000}
+# More than a page.
+HUGE_CLAIMS: Final = 30
 # More than Python decodes.
 DEPTH: Final = 2000
 FLOOD: Final = 150
@@ -361,6 +363,20 @@ async def huge_objects(tenant: Tenant) -> None:
     )
 
 
+async def huge_claims(tenant: Tenant) -> None:
+    """Claims as large as the API server accepts, and more of them than a page has."""
+    values = [f"v{number:061}" for number in range(15_000)]
+    selector = {"matchExpressions": [{"key": "k", "operator": "In", "values": values}]}
+    await tenant.create(
+        *(
+            tenant.claim(
+                f"huge-{number}", storage_class="other", spec={"selector": selector}, annotations=HUGE
+            )
+            for number in range(HUGE_CLAIMS)
+        )
+    )
+
+
 async def unreadable_values(tenant: Tenant) -> None:
     """Times that other programs cannot read, and owners of fields thousands of levels deep."""
     times = ("0000-01-01T00:00:00Z", "0000-01-01T00:00:00+10:00", "9999-12-31T23:59:59-10:00")
@@ -462,6 +478,7 @@ ATTACKS: Final[tuple[Attack, ...]] = (
     volumes_of_others,
     other_administrators_objects,
     huge_objects,
+    huge_claims,
     unreadable_values,
     shared_volumes,
     disruption_budgets,

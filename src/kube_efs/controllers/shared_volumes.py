@@ -211,21 +211,25 @@ async def serve_shared_volumes(
 
 async def _watch_shared_volumes(client: AsyncClient, controller: SharedVolumeController) -> None:
     handled: dict[Owner, Inputs] = {}
-    async for change in follow(client, SharedVolumeResource, namespace="*"):
+    # Each object is converted at once, because one of a tenant may have more than a megabyte.
+    async for change in follow(client, SharedVolumeResource, read=_read_seen, namespace="*"):
         match change:
             case Listed(objects):
-                handled = {read_owner(one): read_inputs(one) for one in objects}
+                handled = dict(objects)
                 controller.listed(handled)
-            case Applied(found):
-                owner, inputs = read_owner(found), read_inputs(found)
+            case Applied((owner, inputs)):
                 # Not after a change of the status alone, which this controller writes: an error whose text is
                 # another one each time would be retried without a pause.
                 if handled.get(owner) != inputs:
                     controller.seen(owner)
                 handled[owner] = inputs
-            case Deleted(found):
-                handled.pop(read_owner(found), None)
-                controller.gone(read_owner(found))
+            case Deleted((owner, _)):
+                handled.pop(owner, None)
+                controller.gone(owner)
+
+
+def _read_seen(found: Json) -> tuple[Owner, Inputs]:
+    return read_owner(found), read_inputs(found)
 
 
 async def _watch_volumes(client: AsyncClient, controller: SharedVolumeController) -> None:
@@ -241,15 +245,17 @@ async def _watch_volumes(client: AsyncClient, controller: SharedVolumeController
 
 
 async def _watch_claims(client: AsyncClient, controller: SharedVolumeController) -> None:
-    async for change in follow(client, PersistentVolumeClaim, namespace="*", labels=_LABELS):
+    async for change in follow(
+        client, PersistentVolumeClaim, read=_read_owner_of_claim, namespace="*", labels=_LABELS
+    ):
         match change:
             case Listed():
                 controller.reconcile_all()
-            case Applied(found):
-                _touch(controller, _owner_of_claim(found.to_dict()["metadata"]))
-            case Deleted(found):
+            case Applied(owner):
+                _touch(controller, owner)
+            case Deleted(owner):
                 # Its name belongs to one SharedVolume only.
-                _touch(controller, _owner_of_claim(found.to_dict()["metadata"]))
+                _touch(controller, owner)
 
 
 async def watch_limits(client: AsyncClient, controller: SharedVolumeController) -> None:
@@ -288,8 +294,12 @@ def _owner_of_volume(volume: PersistentVolume) -> Owner | None:
     """The owner of the volume: by its claim reference, or without one, by its labels."""
     body: Json = volume.to_dict()
     reference: Json | None = (body.get("spec") or {}).get("claimRef")
-    return _owner_of_claim(reference) if reference else read_marked_volume(body).marks.owner
+    return _owner_in(reference) if reference else read_marked_volume(body).marks.owner
 
 
-def _owner_of_claim(name: Json) -> Owner | None:
+def _read_owner_of_claim(found: PersistentVolumeClaim) -> Owner | None:
+    return _owner_in(found.to_dict()["metadata"])
+
+
+def _owner_in(name: Json) -> Owner | None:
     return owner_of_claim(name.get("namespace", ""), name.get("name", ""))

@@ -26,6 +26,7 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim
 
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
+from kube_efs.kube.pages import page_size
 from kube_efs.kube.quantities import parse_quantity
 from kube_efs.kube.reading import read_claim
 from kube_efs.kube.usage_store import UsageStore
@@ -52,7 +53,6 @@ _BATCH_MAX = 100
 _SAVE_SECONDS = 60.0
 # The share of a pod's timeout, so that the pod ends in time and reports its results.
 _SHARE_OF_POD = 0.8
-_PAGE = 500
 # If AWS refuses a call for one volume of a file system, it refuses it for all of them.
 _AGAIN_SECONDS: Final = 60.0
 
@@ -269,7 +269,9 @@ class UsageRounds:
 
     async def _claims(self) -> list[Claim]:
         with translated("claims"):
-            found = self._parts.client.list(PersistentVolumeClaim, namespace="*", chunk_size=_PAGE)
+            found = self._parts.client.list(
+                PersistentVolumeClaim, namespace="*", chunk_size=page_size(PersistentVolumeClaim)
+            )
             return [read_claim(item.to_dict()) async for item in found]
 
     def _groups(self, volumes: Sequence[Measurable]) -> Mapping[tuple[Location, Meter], Sequence[Measurable]]:

@@ -10,6 +10,7 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim
 from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
+from kube_efs.kube.pages import page_size
 from kube_efs.kube.reading import read_claim
 from kube_efs.model.claims import Claim
 from kube_efs.model.efs.ids import FileSystemId
@@ -18,7 +19,6 @@ from kube_efs.model.tunnel_volumes import CHOSEN_FILE_SYSTEM, REJECT_REASON, REJ
 
 # How often a claim may change while its file system is recorded.
 _CHANGES_FOLLOWED: Final = 5
-_PAGE_SIZE: Final = 500
 
 
 class ClaimStore:
@@ -86,7 +86,9 @@ class ClaimStore:
     async def list(self) -> list[Claim]:
         """Every claim of the cluster."""
         with translated("claims"):
-            found = self._client.list(PersistentVolumeClaim, namespace="*", chunk_size=_PAGE_SIZE)
+            found = self._client.list(
+                PersistentVolumeClaim, namespace="*", chunk_size=page_size(PersistentVolumeClaim)
+            )
             return [read_claim(one.to_dict()) async for one in found]
 
     async def is_gone(self, claim: Claim) -> bool:

@@ -11,6 +11,7 @@ from lightkube.types import PatchType
 from kube_efs.kube.building import reservation_patch
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
+from kube_efs.kube.pages import page_size
 from kube_efs.kube.shared_volumes import (
     SharedVolumeResource,
     build_shared_volume_s_claim,
@@ -35,8 +36,6 @@ from kube_efs.model.shared_volumes.shared_volume import (
 # Accepted by the definition, and never valid in AWS.
 _NO_FILE_SYSTEM: Final = "fs-0"
 _NO_ACCESS_POINT: Final = "fsap-0"
-# A pod may have more than a megabyte, and those of any tenant are listed.
-_PAGE_SIZE: Final = 20
 
 
 class SharedVolumeStore:
@@ -77,7 +76,7 @@ class SharedVolumeStore:
     async def users(self, owner: Owner) -> tuple[str, ...]:
         """The names of the pods that block the deletion of the claim: those on a node, ended or not."""
         with translated(f"pods of namespace {owner.namespace}"):
-            pods = self._client.list(Pod, namespace=owner.namespace, chunk_size=_PAGE_SIZE)
+            pods = self._client.list(Pod, namespace=owner.namespace, chunk_size=page_size(Pod))
             names = [str(pod.metadata and pod.metadata.name) async for pod in pods if _uses(pod, owner)]
         return tuple(sorted(names))
 

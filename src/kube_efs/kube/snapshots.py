@@ -8,12 +8,11 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
+from kube_efs.kube.pages import page_size
 from kube_efs.kube.reading import Json
 from kube_efs.model.claims import SNAPSHOT_GROUP, ReclaimPolicy
 from kube_efs.model.errors import KubeNotFound, NotYet
 from kube_efs.model.snapshots import BEING_CREATED, FINALIZER, SnapshotContent
-
-_PAGE_SIZE: Final = 500
 
 VolumeSnapshot: Final[Any] = create_namespaced_resource(
     SNAPSHOT_GROUP, "v1", "VolumeSnapshot", "volumesnapshots"
@@ -89,7 +88,7 @@ class SnapshotStore:
         """Every content of the cluster; none without this kind of objects."""
         try:
             with translated("list VolumeSnapshotContent"):
-                found = self._client.list(VolumeSnapshotContent, chunk_size=_PAGE_SIZE)
+                found = self._client.list(VolumeSnapshotContent, chunk_size=page_size(VolumeSnapshotContent))
                 return tuple([read_content(one.to_dict()) async for one in found])
         except KubeNotFound:
             return ()

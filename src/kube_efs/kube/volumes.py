@@ -12,13 +12,13 @@ from lightkube.types import PatchType
 from kube_efs.kube.building import build_volume
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
+from kube_efs.kube.pages import page_size
 from kube_efs.kube.reading import read_volume
 from kube_efs.model.errors import KubeConflict, KubeNotFound, KubeUnavailable
 from kube_efs.model.volumes import FINALIZER, Volume
 
 # More concurrent requests slow down a busy API server, and use connections that other requests need.
 _CREATED_AT_ONCE: Final = 16
-_PAGE_SIZE: Final = 500
 
 
 class VolumeStore:
@@ -49,7 +49,7 @@ class VolumeStore:
     async def list(self) -> Sequence[Volume]:
         """Every volume, listed after this call."""
         with translated("list PersistentVolume"):
-            found = self._client.list(PersistentVolume, chunk_size=_PAGE_SIZE)
+            found = self._client.list(PersistentVolume, chunk_size=page_size(PersistentVolume))
             return [read_volume(one.to_dict()) async for one in found]
 
     async def terminate(self, volume: Volume) -> None:

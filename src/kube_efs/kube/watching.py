@@ -9,7 +9,7 @@ whose objects rarely change would expire while others of the kind change, and ea
 new list. On a thousand nodes, this is a thousand lists in each round.
 
 A list is read in pages, and each object is converted to the reader's value before the next page. So of ten
-thousand objects, only five hundred are in memory as API objects.
+thousand objects, only those of two pages are in memory as API objects.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from lightkube.core.resource import Resource
 from lightkube.core.selector import build_selector
 
 from kube_efs.kube.errors import translated
+from kube_efs.kube.pages import page_size
 from kube_efs.model.errors import KubeError, KubeExpired
 
 log = structlog.get_logger(__name__)
@@ -40,8 +41,6 @@ _FIRST_BACK_OFF_SECONDS = 0.1
 _LAST_BACK_OFF_SECONDS = 30.0
 # After a watch of this duration, the server counts as available again.
 _STABLE_SECONDS = 5.0
-# The page size of client-go's reflectors.
-_PAGE_SIZE = 500
 
 T = TypeVar("T", bound=Resource)
 V = TypeVar("V")
@@ -165,7 +164,7 @@ async def _list(
     client: AsyncClient, resource: type[Resource], scope: dict[str, Any], read: Callable[[Any], V]
 ) -> tuple[Listed[V], str]:
     with translated(f"list {resource.__name__}"):
-        listing = _untyped(client).list(resource, chunk_size=_PAGE_SIZE, **scope)
+        listing = _untyped(client).list(resource, chunk_size=page_size(resource), **scope)
         objects = tuple([read(item) async for item in listing])
         return Listed(objects), str(listing.resourceVersion)
 

@@ -13,6 +13,7 @@ from lightkube.types import PatchType
 from kube_efs.kube.building import reservation_patch
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
+from kube_efs.kube.pages import page_size
 from kube_efs.kube.reading import read_claim, read_volume
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.migration.errors import MigrationRefused
@@ -65,7 +66,9 @@ class MigrationStore:
         with translated("volumes"):
             volumes = [dict(one) async for one in self._client.list(VolumeManifest)]
         with translated("claims"):
-            found = self._client.list(ClaimManifest, namespace=namespace or "*")
+            found = self._client.list(
+                ClaimManifest, namespace=namespace or "*", chunk_size=page_size(ClaimManifest)
+            )
             claims = {_key(one): dict(one) async for one in found}
         targets = await self._targets(names)
         return MigrationState(volumes=volumes, claims=claims, targets=targets, servers=servers)

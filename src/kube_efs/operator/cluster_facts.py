@@ -15,13 +15,12 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Node
 
 from kube_efs.kube.errors import translated
+from kube_efs.kube.pages import page_size
 from kube_efs.model.csi.access_point_tags import Tag
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.operator.kinds import ApiServer, CloudCredential, Infrastructure, Proxy
 from kube_efs.operator.platforms import Platform
 from kube_efs.settings.operator import OperatorSettings
-
-_PAGE_SIZE: Final = 500
 
 CREDENTIALS_SECRET: Final = "aws-efs-cloud-credentials"  # noqa: S105 - the name of one
 TRUSTED_CA_CONFIG_MAP: Final = "aws-efs-csi-driver-trusted-ca-bundle"
@@ -180,7 +179,7 @@ def controller_replicas(nodes: NodeCounts, current: int) -> int:
 async def count_nodes(client: AsyncClient) -> NodeCounts:
     """Count the nodes that can run the controller; raises KubeError. It lists all: call it rarely."""
     with translated("nodes"):
-        found = client.list(Node, chunk_size=_PAGE_SIZE)
+        found = client.list(Node, chunk_size=page_size(Node))
         are_ready = [_is_schedulable(node) async for node in found if _admits_controller(node)]
     return NodeCounts(ready=sum(are_ready), existing=len(are_ready))
 

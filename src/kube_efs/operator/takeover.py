@@ -36,6 +36,7 @@ from lightkube.resources.core_v1 import Pod
 from lightkube.types import CascadeType
 
 from kube_efs.kube.errors import translated
+from kube_efs.kube.pages import page_size
 from kube_efs.model.errors import KubeConflict, KubeDenied, KubeError, KubeInvalid, KubeNotFound
 from kube_efs.model.names import AWS_EFS_CSI_DRIVER, OPERATOR_NAMESPACES
 from kube_efs.model.volumes import DRIVER
@@ -120,8 +121,6 @@ _NODE_SECRET: Final = "node-aws-efs-cloud-credentials"  # noqa: S105 - the name 
 OLDER_CLASS: Final = "efs-sc"
 _INHERITED: Final = (("CSIDriver", DRIVER), ("StorageClass", OLDER_CLASS))
 _CRD_KIND: Final = "CustomResourceDefinition"
-# A pod may have more than a megabyte.
-_PAGE_SIZE: Final = 100
 # After these errors, the object is certainly not deleted.
 _REFUSALS: Final = (KubeDenied, KubeInvalid)
 
@@ -288,7 +287,9 @@ class Takeover:
 
     async def _list_pods(self, namespaces: Collection[str]) -> tuple[Pod, ...]:
         with translated("pods of older drivers"):
-            listing = self._objects.client.list(Pod, namespace="*", labels={"app": _DAEMON_SETS})
+            listing = self._objects.client.list(
+                Pod, namespace="*", labels={"app": _DAEMON_SETS}, chunk_size=page_size(Pod)
+            )
             found = [pod async for pod in listing if _is_older_driver(pod)]
         return tuple(one for one in found if one.metadata and one.metadata.namespace in namespaces)
 
@@ -324,7 +325,7 @@ class Takeover:
         labels = daemon_set["spec"]["selector"]["matchLabels"]
         with translated("pods of the new driver"):
             listing = self._objects.client.list(
-                Pod, namespace=self._namespace, labels=labels, chunk_size=_PAGE_SIZE
+                Pod, namespace=self._namespace, labels=labels, chunk_size=page_size(Pod)
             )
             nodes = {_node_of(pod) async for pod in listing if not _is_ready(pod)}
         return sorted(nodes - {"", *of_older})

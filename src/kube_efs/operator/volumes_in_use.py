@@ -9,12 +9,11 @@ from lightkube.models.core_v1 import ObjectReference
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
 
 from kube_efs.kube.errors import translated
+from kube_efs.kube.pages import page_size
 from kube_efs.kube.reading import read_volume
 from kube_efs.model.volumes import DRIVER, FINALIZER, PROVISIONED_BY
 
 _NAMES_MAX: Final = 10
-# A pod of a tenant may have more than a megabyte.
-_PAGE_SIZE: Final = 100
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -91,12 +90,13 @@ async def find_volume_uses(client: AsyncClient) -> tuple[UseOfVolume, ...]:
     """The pods on nodes that use a volume of the driver or a tunnel volume; raises KubeError."""
     uses = VolumeUses()
     with translated("volumes in use"):
-        async for volume in client.list(PersistentVolume, chunk_size=_PAGE_SIZE):
+        async for volume in client.list(PersistentVolume, chunk_size=page_size(PersistentVolume)):
             uses.add_volume(volume)
         if uses.has_volumes:
-            async for claim in client.list(PersistentVolumeClaim, namespace="*", chunk_size=_PAGE_SIZE):
+            size = page_size(PersistentVolumeClaim)
+            async for claim in client.list(PersistentVolumeClaim, namespace="*", chunk_size=size):
                 uses.add_claim(claim)
-            async for pod in client.list(Pod, namespace="*", chunk_size=_PAGE_SIZE):
+            async for pod in client.list(Pod, namespace="*", chunk_size=page_size(Pod)):
                 uses.add_pod(pod)
     return uses.found
 
@@ -110,7 +110,7 @@ async def find_volumes_being_removed(client: AsyncClient) -> tuple[str, ...]:
     with translated("volumes being removed"):
         found = [
             one.metadata.name or ""
-            async for one in client.list(PersistentVolume, chunk_size=_PAGE_SIZE)
+            async for one in client.list(PersistentVolume, chunk_size=page_size(PersistentVolume))
             if one.metadata and one.metadata.deletionTimestamp
             if FINALIZER in (one.metadata.finalizers or ())
             if (one.metadata.annotations or {}).get(PROVISIONED_BY) == DRIVER

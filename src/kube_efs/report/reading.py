@@ -15,6 +15,7 @@ from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
 
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import CONTROLLER
+from kube_efs.kube.pages import page_size
 from kube_efs.kube.quantities import parse_quantity
 from kube_efs.kube.reading import read_claim, read_storage_class, read_volume
 from kube_efs.kube.usage_store import UsageStore
@@ -48,7 +49,6 @@ from kube_efs.tunnels.status_config_map import NODE_KEY, STATUS_KEY
 
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _EVENTS: Final = 20
-_PAGE: Final = 500
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -73,6 +73,15 @@ class ReportObjects:
     pods: tuple[PodReport, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _SeenEvent:
+    """An event of kube-efs or of another program, and the UID of its object."""
+
+    report: EventReport
+    uid: str
+    is_from_us: bool
+
+
 async def read_cluster(client: AsyncClient, names: Names, *, with_pods: bool = False) -> ClusterReport:
     """The report; ``names`` are those of kube-efs. Raises KubeError."""
     (targets, statuses, usage), (classes, claims, volumes, events) = await asyncio.gather(
@@ -91,13 +100,13 @@ async def read_cluster(client: AsyncClient, names: Names, *, with_pods: bool = F
             claims=claims,
             volumes=volumes,
             warnings={
-                _uid(event): event.message or ""
+                event.uid: event.report.message
                 for event in events
-                if event.type == "Warning" and event.reason != OVER_REQUEST
+                if event.report.type == "Warning" and event.report.reason != OVER_REQUEST
             },
-            claims_with_events=frozenset(_uid(event) for event in events if _is_from_us(event)),
+            claims_with_events=frozenset(event.uid for event in events if event.is_from_us),
             usage=usage,
-            events=tuple(_describe_event(event) for event in reversed(events) if _is_from_us(event)),
+            events=tuple(event.report for event in reversed(events) if event.is_from_us),
             pods=pods,
         )
     )
@@ -118,7 +127,7 @@ async def _statuses(client: AsyncClient, names: Names) -> tuple[ConfigMap, ...]:
             ConfigMap,
             namespace=names.namespace,
             labels=dict(names.tunnel_status_labels),
-            chunk_size=_PAGE,
+            chunk_size=page_size(ConfigMap),
         )
         statuses = tuple([item async for item in found])
     # Kubernetes deletes the status of a node that has ended, unless its agent was of an earlier version.
@@ -126,7 +135,10 @@ async def _statuses(client: AsyncClient, names: Names) -> tuple[ConfigMap, ...]:
         return statuses
     try:
         with translated("nodes"):
-            nodes = {one.metadata and one.metadata.name async for one in client.list(Node, chunk_size=_PAGE)}
+            nodes = {
+                one.metadata and one.metadata.name
+                async for one in client.list(Node, chunk_size=page_size(Node))
+            }
     except KubeDenied:
         return statuses
     return tuple(one for one in statuses if (one.data or {}).get(NODE_KEY) in nodes)
@@ -139,24 +151,27 @@ async def _classes(client: AsyncClient) -> tuple[StorageClass, ...]:
 
 async def _claims(client: AsyncClient) -> tuple[Claim, ...]:
     with translated("claims"):
-        found = client.list(PersistentVolumeClaim, namespace="*", chunk_size=_PAGE)
+        found = client.list(PersistentVolumeClaim, namespace="*", chunk_size=page_size(PersistentVolumeClaim))
         return tuple([read_claim(item.to_dict()) async for item in found])
 
 
 async def _volumes(client: AsyncClient) -> tuple[Volume, ...]:
     with translated("volumes"):
-        found = client.list(PersistentVolume, chunk_size=_PAGE)
+        found = client.list(PersistentVolume, chunk_size=page_size(PersistentVolume))
         return tuple([read_volume(item.to_dict()) async for item in found])
 
 
-async def _events(client: AsyncClient) -> list[Event]:
+async def _events(client: AsyncClient) -> list[_SeenEvent]:
     """The events of claims and volumes, oldest first."""
     with translated("events"):
-        events: list[Event] = []
+        events: list[_SeenEvent] = []
         for kind in ("PersistentVolumeClaim", "PersistentVolume"):
-            found = client.list(Event, namespace="*", fields={"involvedObject.kind": kind}, chunk_size=_PAGE)
-            events += [event async for event in found]
-    return sorted(events, key=_time)
+            found = client.list(
+                Event, namespace="*", fields={"involvedObject.kind": kind}, chunk_size=page_size(Event)
+            )
+            # An event of a tenant may have more than a megabyte.
+            events += [_read_event(event) async for event in found]
+    return sorted(events, key=lambda event: event.report.time)
 
 
 async def _pods(client: AsyncClient) -> tuple[PodReport, ...] | None:
@@ -164,7 +179,7 @@ async def _pods(client: AsyncClient) -> tuple[PodReport, ...] | None:
     found: list[PodReport] = []
     try:
         with translated("pods"):
-            async for pod in client.list(Pod, namespace="*", chunk_size=_PAGE):
+            async for pod in client.list(Pod, namespace="*", chunk_size=page_size(Pod)):
                 found += _with_claims(pod)
     except KubeDenied:
         return None
@@ -191,9 +206,9 @@ def _time(event: Event) -> str:
     return time.astimezone(UTC).strftime(_TIME) if time else ""
 
 
-def _describe_event(event: Event) -> EventReport:
+def _read_event(event: Event) -> _SeenEvent:
     subject = event.involvedObject
-    return EventReport(
+    report = EventReport(
         time=_time(event),
         type=event.type or "",
         reason=event.reason or "",
@@ -203,14 +218,8 @@ def _describe_event(event: Event) -> EventReport:
         message=event.message or "",
         count=event.count or 1,
     )
-
-
-def _uid(event: Event) -> str:
-    return event.involvedObject.uid or ""
-
-
-def _is_from_us(event: Event) -> bool:
-    return event.source is not None and event.source.component == CONTROLLER
+    is_from_us = event.source is not None and event.source.component == CONTROLLER
+    return _SeenEvent(report, uid=subject.uid or "", is_from_us=is_from_us)
 
 
 def describe(state: ReportObjects) -> ClusterReport:

@@ -251,7 +251,7 @@ async def test_pods_of_a_namespace_are_read_in_small_pages(client_of: Callable[.
 
     async with client_of(answer) as client:
         assert await SharedVolumeStore(client).users(OWNER) == ("a", "b")
-    assert limits == ["20", "20"]
+    assert limits == ["25", "25"]
 
 
 async def test_namespace_annotation_is_read(kube: AsyncClient, store: SharedVolumeStore) -> None:

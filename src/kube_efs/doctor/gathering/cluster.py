@@ -56,6 +56,7 @@ from kube_efs.doctor.gathering.objects import (
 from kube_efs.kube.cluster_reader import ClusterReader
 from kube_efs.kube.csi_nodes import CsiNode, read_drivers
 from kube_efs.kube.errors import translated
+from kube_efs.kube.pages import page_size
 from kube_efs.kube.reading import read_storage_class
 from kube_efs.kube.shared_volumes import SharedVolumeResource
 from kube_efs.model.copies import COPYING
@@ -129,7 +130,8 @@ async def _read(
     **selectors: Any,  # noqa: ANN401
 ) -> tuple[_Value, ...]:
     with translated(f"the list of {kind.__name__} objects"):
-        return tuple([read(item.to_dict()) async for item in client.list(kind, **selectors)])
+        found = client.list(kind, chunk_size=page_size(kind), **selectors)
+        return tuple([read(item.to_dict()) async for item in found])
 
 
 async def _workloads(client: AsyncClient, namespace: str, attempts: Attempts) -> tuple[Workload, ...]:
