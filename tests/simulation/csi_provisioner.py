@@ -43,7 +43,6 @@ _UNCLEAR = {
     StatusCode.DEADLINE_EXCEEDED,
     StatusCode.UNAVAILABLE,
     StatusCode.ABORTED,
-    StatusCode.RESOURCE_EXHAUSTED,
 }
 _CONFLICT = 409
 _CAPABILITY = csi_pb2.VolumeCapability(

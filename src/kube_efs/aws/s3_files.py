@@ -140,6 +140,8 @@ class AwsS3Files:
             Service.S3_FILES, "DeleteAccessPoint", subject=access_point_id, accessPointId=access_point_id
         )
         # A repeated removal need not wait.
+        self._forget_old_proofs()
+        self._proven_from.pop(access_point_id, None)
         self._proven_from[access_point_id] = self._clock()
 
     async def file_systems(self) -> tuple[FileSystem, ...]:
@@ -182,13 +184,16 @@ class AwsS3Files:
 
     def _proof_from(self, access_point_id: AccessPointId) -> float:
         """From when on a list proves that the access point, which a list has omitted, does not exist."""
+        self._forget_old_proofs()
+        return self._proven_from.setdefault(access_point_id, self._clock() + NEW_SECONDS)
+
+    def _forget_old_proofs(self) -> None:
         now = self._clock()
         while self._proven_from:
             first = next(iter(self._proven_from))
             if self._proven_from[first] > now - _REMEMBERED_SECONDS:
                 break
             del self._proven_from[first]
-        return self._proven_from.setdefault(access_point_id, now + NEW_SECONDS)
 
 
 def _parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:

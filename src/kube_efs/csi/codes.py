@@ -1,9 +1,10 @@
 """Which gRPC status each error of kube-efs becomes.
 
-csi-provisioner decides by the code. After UNAVAILABLE, RESOURCE_EXHAUSTED, ABORTED and DEADLINE_EXCEEDED, a
-volume may exist, so it repeats the call with the same name. Every other code means that no volume was
-created. The kubelet decides in the same way whether a volume may be mounted, and has to be unmounted. So an
-error gets no such other code while its call may have created something. The exception is ALREADY_EXISTS,
+csi-provisioner decides by the code. After CANCELLED, UNAVAILABLE, ABORTED and DEADLINE_EXCEEDED, a volume may
+exist, so it repeats the call with the same name, also after the claim was deleted. Every other code means
+that no volume was created, RESOURCE_EXHAUSTED too: another node may have room then. The kubelet decides in
+the same way whether a volume may be mounted, and has to be unmounted. So an error gets no such other code
+while an access point or a directory exists, or may exist, for the volume. The exception is ALREADY_EXISTS,
 which CSI requires for a name that belongs to something else.
 """
 
@@ -91,7 +92,6 @@ _OF_BEGUN: Final = frozenset(
         StatusCode.ABORTED,
         StatusCode.ALREADY_EXISTS,
         StatusCode.DEADLINE_EXCEEDED,
-        StatusCode.RESOURCE_EXHAUSTED,
         StatusCode.UNAVAILABLE,
     }
 )

@@ -124,6 +124,17 @@ async def test_deleted_access_point_is_not_found_as_soon_as_lists_omit_it() -> N
         await calls.get(POINT, FILE_SYSTEM)
 
 
+async def test_deletions_are_remembered_for_an_hour() -> None:
+    account, now = Account(), [1000.0]
+    account.allows_get = True
+    calls = AwsS3Files(account, clock=lambda: now[0])  # type: ignore[arg-type]
+    for number in range(300):
+        now[0] += 60
+        await calls.delete(AccessPointId(f"fsap-{number:017x}"))
+        await calls.delete(POINT)
+    assert len(calls._proven_from) <= 61
+
+
 async def test_misconfigured_file_system_is_listed() -> None:
     account = Account()
     account.status = "misconfigured"

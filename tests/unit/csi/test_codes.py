@@ -77,7 +77,8 @@ def test_refusal_with_an_unknown_outcome_is_retried(kind: type[KubeEfsError]) ->
         (errors.KubeInvalid, StatusCode.UNAVAILABLE),
         (errors.KubeEfsError, StatusCode.UNAVAILABLE),
         (csi_errors.VolumePending, StatusCode.ABORTED),
-        (errors.GidRangeFull, StatusCode.RESOURCE_EXHAUSTED),
+        # csi-provisioner forgets a volume after RESOURCE_EXHAUSTED.
+        (errors.GidRangeFull, StatusCode.UNAVAILABLE),
         (errors.MountUnfinished, StatusCode.DEADLINE_EXCEEDED),
         # CSI requires it.
         (csi_errors.ExistingVolumeDiffers, StatusCode.ALREADY_EXISTS),

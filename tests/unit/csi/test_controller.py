@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from tests.unit.csi.served import Connect
 from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld
 
+from kube_efs.csi.codes import code_of
 from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
@@ -31,6 +32,7 @@ from kube_efs.model.errors import (
     KubeDenied,
     KubeEfsError,
     KubeInvalid,
+    KubeUnavailable,
     WorkerFailed,
     WorkerRefused,
 )
@@ -492,6 +494,50 @@ async def test_refused_list_of_pods_after_the_creation_is_not_final(stub: Stub, 
     world.folders.busy = KubeDenied("answered 403", field="pods")
     assert (await refused(stub.CreateVolume(wanted())))[0] is AGAIN
     assert len(world.api.points) == 1
+
+
+async def test_limit_after_the_creation_is_not_final() -> None:
+    """Such as another file system of a changed class that is full."""
+    world = CsiWorld(quota=1)
+    driver = service(world)
+    world.folders.busy = KubeUnavailable("was not answered", field="pods")
+    with pytest.raises(KubeUnavailable):
+        await driver.CreateVolume(wanted(), None)
+    world.folders.busy = None
+    changed = {"fileSystemId": str(OTHER)}
+    await driver.CreateVolume(wanted("pvc-9", parameters=changed), None)
+    with pytest.raises(AwsLimitReached) as caught:
+        await driver.CreateVolume(wanted(parameters=changed), None)
+    assert code_of(caught.value) is AGAIN
+
+
+async def test_file_system_that_is_deleted_after_the_creation_makes_the_answer_final(
+    stub: Stub, world: CsiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str) -> None:
+        if name in {"create", "list"}:
+            raise AwsNotFound("was answered with FileSystemNotFound", field=name)
+
+    world.folders.busy = KubeDenied("answered 403", field="pods")
+    assert (await refused(stub.CreateVolume(wanted())))[0] is AGAIN
+    world.api.points.clear()
+    monkeypatch.setattr(world.api, "call", refuse)
+    for points in world.accounts._account.access_points.values():
+        await points.known.refresh_known()
+    assert (await refused(stub.CreateVolume(wanted())))[0] is StatusCode.NOT_FOUND
+
+
+async def test_claims_of_complete_volumes_are_forgotten() -> None:
+    world = CsiWorld(quota=100)
+    driver = service(world)
+    for number in range(30):
+        name, claim = f"pvc-uid-of-c{number}", f"c{number}"
+        world.claims.add("team", claim, labels={}, annotations={})
+        parameters = {**CLAIM, "csi.storage.k8s.io/pvc/name": claim}
+        created = await driver.CreateVolume(wanted(name, parameters=parameters), None)
+        assert created
+        world.note(name, created.volume.volume_id)
+    assert len(driver._claims) <= 1
 
 
 async def test_internal_error_after_the_creation_is_not_final(

@@ -148,9 +148,9 @@ class AccessPoints:
             raise
 
     def may_have(self, volume: str) -> bool:
-        """Whether an access point of that volume exists or can still appear, as far as is known.
+        """Whether an access point with the token of that volume is known, or can still appear.
 
-        One that claims share by ``reuseAccessPoint`` belongs to no volume.
+        One that claims share by ``reuseAccessPoint`` has another token.
         """
         token = plain_name(volume)
         return volume in self._unclear or any(
@@ -418,9 +418,14 @@ class AccessPoints:
 
 @contextmanager
 def _undecided() -> Iterator[None]:
-    """Mark errors of a look for what a creation has made: they do not say that it has made nothing."""
+    """Mark errors of a look for what a creation has made: they do not say that it has made nothing.
+
+    Only a missing file system says so.
+    """
     try:
         yield
+    except AwsNotFound:
+        raise
     except AwsError as error:
         error.outcome_unknown = True
         raise

@@ -118,8 +118,8 @@ class CsiVolumes:
         self._began = clock()
         # The end of the last call to delete an access point.
         self._ordered: dict[VolumeHandle, float] = {}
-        # The names of unfinished volumes whose access points exist.
-        self._begun: set[str] = set()
+        # The access points of unfinished volumes, by the names of these.
+        self._begun: dict[str, VolumeHandle] = {}
 
     async def create(
         self,
@@ -140,26 +140,33 @@ class CsiVolumes:
         except KubeEfsError as error:
             error.has_begun = error.has_begun or self.may_have(request.name)
             raise
-        self._begun.discard(request.name)
+        self._begun.pop(request.name, None)
         if self._directories is not None:
             self._directories.finished(request.name)
         return created
 
     def may_have(self, name: str) -> bool:
-        """Whether something may exist for the volume of that name, which has no volume object yet.
+        """Whether something may exist for the volume of that name, without a volume object.
 
         This process knows only what it has begun itself, and what the access points that it has listed show.
         """
-        return (
-            name in self._begun
+        return name not in self._index.volumes and (
+            self._is_known(self._begun.get(name))
             or name in self._guards.awaited
             or (self._directories is not None and self._directories.may_have(name))
-            or any(
-                points.may_have(name)
-                for account in self._accounts.known()
-                for points in account.access_points.values()
-            )
+            or any(points.may_have(name) for points in self._all_points())
         )
+
+    def _is_known(self, handle: VolumeHandle | None) -> bool:
+        """Whether the access point exists, as far as is known: it may have gone with its file system."""
+        if handle is None or handle.access_point_id is None:
+            return False
+        name, place = handle.access_point_id, handle.file_system_id
+        return any(points.known.last(place, name) is not None for points in self._all_points())
+
+    def _all_points(self) -> Iterator[AccessPoints]:
+        for account in self._accounts.known():
+            yield from account.access_points.values()
 
     async def _create(
         self,
@@ -560,7 +567,9 @@ class CsiVolumes:
             is_reserved = _root(made, kind) in places
             if is_reserved:
                 self._refuse_leaving(made, request)
-            self._begun.add(request.name)
+            # Another process may have completed other volumes, or removed their access points.
+            self._begun = {name: one for name, one in self._begun.items() if self._is_known(one)}
+            self._begun[request.name] = _handle(made, kind)
             if not is_reserved:
                 # The access point is known now, so the next attempt also reserves its directory.
                 raise _pending(f"leads to {made.directory}, which must be reserved first", made)

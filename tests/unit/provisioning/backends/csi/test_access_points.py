@@ -902,3 +902,24 @@ async def test_failed_list_is_repeated_for_the_next_caller(scene: Scene) -> None
         await scene.points.known.roots(FS)
     scene.api.faults.clear()
     assert await scene.points.known.roots(FS) == ()
+
+
+async def test_creation_without_an_answer_is_decided_if_its_file_system_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After five minutes, in which the first request could still take effect."""
+
+    def refuse(name: str) -> None:
+        if name in {"create", "list"}:
+            raise AwsNotFound("was answered with FileSystemNotFound", field=name)
+
+    scene = Scene()
+    await scene.fail(request(), LOST)
+    monkeypatch.setattr(scene.api, "call", refuse)
+    unknown = []
+    for _ in range(10):
+        scene.now += 60
+        with pytest.raises(AwsNotFound) as caught:
+            await scene.create(request())
+        unknown.append(caught.value.outcome_unknown)
+    assert unknown == [True] * 4 + [False] * 6

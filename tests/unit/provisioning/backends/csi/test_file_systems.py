@@ -31,7 +31,7 @@ from kube_efs.aws.connection import Service
 from kube_efs.controllers.unfinished_file_systems import UnfinishedFileSystems, is_needed
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
 from kube_efs.model.csi.access_point_tags import Tag
-from kube_efs.model.csi.access_points import AccessPoint, VolumeRequest
+from kube_efs.model.csi.access_points import NEW_SECONDS, AccessPoint, VolumeRequest
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument, VolumePending
 from kube_efs.model.csi.file_system_templates import Scope
@@ -44,6 +44,7 @@ from kube_efs.model.errors import (
     AwsError,
     AwsLimitReached,
     KubeEfsError,
+    KubeUnavailable,
     NotYet,
     RemovalRefused,
     WorkerFailed,
@@ -839,6 +840,28 @@ def test_access_point_of_a_new_volume_does_not_block_its_own_file_system() -> No
     run(test)
 
 
+def test_nothing_may_exist_for_a_volume_whose_file_system_was_removed_with_its_access_point() -> None:
+    """So the calls for it get a final code, and csi-provisioner ends them."""
+
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        driver.folders.busy = KubeUnavailable("was not answered", field="pods")
+        with pytest.raises(KubeUnavailable):
+            await driver.create(wanted())
+        assert driver.volumes.may_have(wanted().name)
+        driver.cluster.claim_uids.clear()
+        driver.folders.busy = None
+        for _ in range(3):
+            await asyncio.sleep(300)
+            await driver.remove_unfinished()
+        account.advance()
+        assert account.is_empty
+        assert not driver.volumes.may_have(wanted().name)
+
+    run(test)
+
+
 def test_refused_removal_does_not_mark_an_unfinished_file_system_as_used() -> None:
     async def test() -> None:
         account = AwsAccount()
@@ -880,6 +903,8 @@ def test_awaited_volume_whose_access_point_a_list_omits_keeps_the_file_system() 
             return {"AccessPoints": shown}
 
         account._DescribeAccessPoints = omitting  # type: ignore[method-assign]
+        # So that it is known by the promise alone.
+        await asyncio.sleep(NEW_SECONDS)
         with pytest.raises(RemovalRefused, match=f"also used by access point {awaited.access_point_id}"):
             await driver.volumes.delete(first)
         assert len(account.access_points) == 2
