@@ -7,8 +7,9 @@ The danger: OpenSSL does not report that the kernel refused the keys, and contin
 would then carry whatever is written to it without encryption, and deliver ciphertext as data. ``handshake``
 therefore asks the kernel about both directions, and returns no stream unless both are there.
 
-The version is TLS 1.2, because with 1.3 OpenSSL before 3.2 never gives the kernel the key for receiving. The
-ciphers are those that every kernel with TLS has.
+The version is TLS 1.2. With 1.3, OpenSSL before 3.2 never gives the kernel the key for receiving. Later
+versions do, but a server can change its key at any time (KeyUpdate), and after the handshake nobody gives the
+kernel the new one. The ciphers are those that every kernel with TLS has.
 """
 
 import errno
