@@ -26,7 +26,7 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim
 
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
-from kube_efs.kube.pages import page_size
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.kube.quantities import parse_quantity
 from kube_efs.kube.reading import read_claim
 from kube_efs.kube.usage_store import UsageStore
@@ -269,9 +269,7 @@ class UsageRounds:
 
     async def _claims(self) -> list[Claim]:
         with translated("claims"):
-            found = self._parts.client.list(
-                PersistentVolumeClaim, namespace="*", chunk_size=page_size(PersistentVolumeClaim)
-            )
+            found = self._parts.client.list(PersistentVolumeClaim, namespace="*", chunk_size=PAGE_SIZE)
             return [read_claim(item.to_dict()) async for item in found]
 
     def _groups(self, volumes: Sequence[Measurable]) -> Mapping[tuple[Location, Meter], Sequence[Measurable]]:

@@ -10,7 +10,7 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim
 from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
-from kube_efs.kube.pages import page_size
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.kube.reading import read_claim
 from kube_efs.model.claims import Claim
 from kube_efs.model.efs.ids import FileSystemId
@@ -86,9 +86,7 @@ class ClaimStore:
     async def list(self) -> list[Claim]:
         """Every claim of the cluster."""
         with translated("claims"):
-            found = self._client.list(
-                PersistentVolumeClaim, namespace="*", chunk_size=page_size(PersistentVolumeClaim)
-            )
+            found = self._client.list(PersistentVolumeClaim, namespace="*", chunk_size=PAGE_SIZE)
             return [read_claim(one.to_dict()) async for one in found]
 
     async def is_gone(self, claim: Claim) -> bool:

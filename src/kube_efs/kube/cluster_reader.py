@@ -7,7 +7,7 @@ from lightkube.resources.core_v1 import Namespace, Node
 
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.errors import translated
-from kube_efs.kube.pages import page_size
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.model.efs.ids import ClaimUid
 
 _PROVIDER: Final = "aws:///"
@@ -25,7 +25,7 @@ class ClusterReader:
     async def instance_ids(self) -> frozenset[str]:
         """The IDs of the EC2 instances of the nodes."""
         with translated("nodes"):
-            nodes = self._client.list(Node, chunk_size=page_size(Node))
+            nodes = self._client.list(Node, chunk_size=PAGE_SIZE)
             ids = [(one.spec and one.spec.providerID) or "" async for one in nodes]
         names = (one.rpartition("/")[2] for one in ids if one.startswith(_PROVIDER))
         # Nodes of Fargate have other names.

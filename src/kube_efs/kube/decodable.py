@@ -10,11 +10,14 @@ object, and only the operator reads it, of the workloads in its own namespace, w
 time becomes the first or the last one that Python has. It does not disappear, because some kinds require it,
 and because a ``deletionTimestamp`` means something even if its value does not.
 
-Both are replaced in the text, because only this works for all depths and all kinds. Inside a JSON string,
-quotes are escaped, so the patterns match only keys and values of the answer itself.
+Both are replaced in the text, because only this works for all depths and all kinds. They are found in a copy
+in which escaped characters are blanked. There, each quote begins or ends a string.
+
+A page of a list is bounded in bytes, too. Some hundred objects of a megabyte would fill the memory of this
+process at each of its starts, and JSON makes some characters six times as long. So a page that is too large
+is not read to its end, but requested again with fewer objects.
 """
 
-import gzip
 import re
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -22,12 +25,11 @@ from typing import Final
 
 import httpx2
 
+_ESCAPED: Final = ((b"\\\\", b"__"), (b'\\"', b"__"))
 _MANAGED_FIELDS: Final = re.compile(rb'"managedFields"\s*:\s*\[')
-# Up to the next bracket outside of strings. Groups are atomic instead of possessive, as in model/secrets.py.
-_TO_BRACKET: Final = re.compile(
-    rb'(?>[^"\[\]]*+(?:"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"[^"\[\]]*+)*)[\[\]]', re.DOTALL
-)
-_OPENING: Final = ord("[")
+# Texts and strings up to the next bracket. Not more at a time, because each string takes memory meanwhile.
+_TO_BRACKET: Final = re.compile(rb'[^"\[\]]*+(?:"[^"]*+"[^"\[\]]*+){0,999}')
+_OPENING, _CLOSING = b"[", b"]"
 # The lists of all namespaces have another path.
 _WORKLOADS_OF_A_NAMESPACE: Final = "/apis/apps/v1/namespaces/"
 _UNKNOWN_TIME: Final = re.compile(rb'":\s*+"(?:(-\d+|0000)|\d{5,})-\d\d-\d\dT[\d:.]+Z"')
@@ -35,13 +37,20 @@ _UNKNOWN_TIME: Final = re.compile(rb'":\s*+"(?:(-\d+|0000)|\d{5,})-\d\d-\d\dT[\d
 _NAME_OF_TIME: Final = re.compile(rb"[A-Za-z]*(?:[Tt]ime(?:stamp|Added)?|At)|notBefore|notAfter")
 _FIRST_TIME: Final = b'":"0001-01-01T00:00:00Z"'
 _LAST_TIME: Final = b'":"9999-12-31T23:59:59Z"'
+# Five hundred ordinary claims have a megabyte, as many pods seven. Decoding takes some ten times that.
+_PAGE_BYTES: Final = 16 * 1024 * 1024
+_FEWER: Final = 5
+_GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 class DecodableTransport(httpx2.AsyncBaseTransport):
     """Sends requests with ``inner``, and replaces what Python cannot decode in each answer in JSON."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+    def __init__(self, inner: httpx2.AsyncBaseTransport, *, page_bytes: int = _PAGE_BYTES) -> None:
         self._inner = inner
+        self._page_bytes = page_bytes
+        # How many objects of a kind the next page may have, if the last one had too many bytes.
+        self._limits: dict[str, int] = {}
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The answer; raises TransportError or DecodingError."""
@@ -49,19 +58,38 @@ class DecodableTransport(httpx2.AsyncBaseTransport):
         # The client's library decompresses after this transport, so it must be done here. The API server
         # knows only gzip, and does not compress watches.
         request.headers["Accept-Encoding"] = "identity" if is_watch else "gzip"
+        change = _with_known_times if _WORKLOADS_OF_A_NAMESPACE in request.url.path else decodable
+        if not is_watch:
+            return await self._read_page(request, change)
         response = await self._inner.handle_async_request(request)
         body = response.stream
         if isinstance(body, httpx2.AsyncByteStream) and _is_json(response):
-            change = _with_known_times if _WORKLOADS_OF_A_NAMESPACE in request.url.path else decodable
-            if is_watch:
-                response.stream = _Lines(body, change)
-            else:
-                response.stream = httpx2.ByteStream(change(await _read(response, body)))
+            response.stream = _Lines(body, change)
         return response
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._inner.aclose()
+
+    async def _read_page(self, request: httpx2.Request, change: Callable[[bytes], bytes]) -> httpx2.Response:
+        """The answer, whose body is bounded if it is a page of several objects."""
+        path, most = request.url.path, int(request.url.params.get("limit") or 0)
+        limit = min(most, self._limits.pop(path, most))
+        while True:
+            part = _with_limit(request, limit) if limit < most else request
+            response = await self._inner.handle_async_request(part)
+            body = response.stream
+            if not (isinstance(body, httpx2.AsyncByteStream) and _is_json(response)):
+                return response
+            content = await _read(response, body, self._page_bytes if limit > 1 else None)
+            if content is not None:
+                break
+            limit = max(1, limit // _FEWER)
+        if limit < most:
+            # The next objects may be smaller.
+            self._limits[path] = limit * 2
+        response.stream = httpx2.ByteStream(change(content))
+        return response
 
 
 class _Lines(httpx2.AsyncByteStream):
@@ -90,19 +118,31 @@ def _is_json(response: httpx2.Response) -> bool:
     return bool(response.headers.get("Content-Type", "").startswith("application/json"))
 
 
-async def _read(response: httpx2.Response, body: httpx2.AsyncByteStream) -> bytes:
-    """The whole body, and close it; raises TransportError or DecodingError."""
+def _with_limit(request: httpx2.Request, limit: int) -> httpx2.Request:
+    url = request.url.copy_set_param("limit", limit)
+    return httpx2.Request(request.method, url, headers=request.headers, extensions=request.extensions)
+
+
+async def _read(response: httpx2.Response, body: httpx2.AsyncByteStream, most: int | None) -> bytes | None:
+    """The whole body, or None if it has more bytes; closes it. Raises TransportError or DecodingError."""
+    is_compressed = response.headers.get("Content-Encoding") == "gzip"
+    unzip, parts, size = zlib.decompressobj(_GZIP), [], 0
     try:
-        content = b"".join([chunk async for chunk in body])
+        async for chunk in body:
+            part = unzip.decompress(chunk, most or 0) if is_compressed else chunk
+            size += len(part)
+            if most is not None and (size > most or unzip.unconsumed_tail):
+                return None
+            parts.append(part)
+    except zlib.error as error:
+        raise httpx2.DecodingError(str(error)) from error
     finally:
         await body.aclose()
-    if response.headers.get("Content-Encoding") == "gzip":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise httpx2.DecodingError(str(error)) from error
+    if is_compressed:
+        if parts and not unzip.eof:
+            raise httpx2.DecodingError("the compressed answer is cut off")
         del response.headers["Content-Encoding"]
-    return content
+    return b"".join(parts)
 
 
 def decodable(content: bytes) -> bytes:
@@ -111,30 +151,43 @@ def decodable(content: bytes) -> bytes:
 
 
 def _with_known_times(content: bytes) -> bytes:
-    return _UNKNOWN_TIME.sub(_nearest_time, content)
-
-
-def _without_managed_fields(content: bytes) -> bytes:
-    kept, begin = [], 0
-    while found := _MANAGED_FIELDS.search(content, begin):
-        kept.append(content[begin : found.end()])
-        begin = _closing_bracket(content, found.end())
+    if not _UNKNOWN_TIME.search(content):
+        return content
+    text, kept, begin = _blanked(content), [], 0
+    for found in _UNKNOWN_TIME.finditer(text):
+        name = text[text.rfind(b'"', 0, found.start()) + 1 : found.start()]
+        if _NAME_OF_TIME.fullmatch(name):
+            kept += [content[begin : found.start()], _FIRST_TIME if found[1] else _LAST_TIME]
+            begin = found.end()
     return b"".join([*kept, content[begin:]])
 
 
-def _closing_bracket(content: bytes, begin: int) -> int:
+def _without_managed_fields(content: bytes) -> bytes:
+    text, kept, begin = _blanked(content), [], 0
+    while found := _MANAGED_FIELDS.search(text, begin):
+        kept.append(content[begin : found.end()])
+        begin = _closing_bracket(text, found.end())
+    return b"".join([*kept, content[begin:]])
+
+
+def _blanked(content: bytes) -> bytes:
+    """The text, as long as before, in which no quote is escaped."""
+    for escaped, blank in _ESCAPED:
+        content = content.replace(escaped, blank)
+    return content
+
+
+def _closing_bracket(text: bytes, begin: int) -> int:
     """The place of the bracket that closes the list which begins there; the end if the text is cut off."""
     depth = 1
-    while found := _TO_BRACKET.match(content, begin):
+    while found := _TO_BRACKET.match(text, begin):
         begin = found.end()
-        depth += 1 if content[begin - 1] == _OPENING else -1
-        if not depth:
-            return begin - 1
-    return len(content)
-
-
-def _nearest_time(found: re.Match[bytes]) -> bytes:
-    name = found.string[found.string.rfind(b'"', 0, found.start()) + 1 : found.start()]
-    if not _NAME_OF_TIME.fullmatch(name):
-        return found[0]
-    return _FIRST_TIME if found[1] else _LAST_TIME
+        bracket = text[begin : begin + 1]
+        if bracket in {_OPENING, _CLOSING}:
+            depth += 1 if bracket == _OPENING else -1
+            if not depth:
+                return begin
+            begin += 1
+        elif not found[0]:
+            break
+    return len(text)

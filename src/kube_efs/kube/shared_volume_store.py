@@ -11,7 +11,7 @@ from lightkube.types import PatchType
 from kube_efs.kube.building import reservation_patch
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
-from kube_efs.kube.pages import page_size
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.kube.shared_volumes import (
     SharedVolumeResource,
     build_shared_volume_s_claim,
@@ -76,7 +76,7 @@ class SharedVolumeStore:
     async def users(self, owner: Owner) -> tuple[str, ...]:
         """The names of the pods that block the deletion of the claim: those on a node, ended or not."""
         with translated(f"pods of namespace {owner.namespace}"):
-            pods = self._client.list(Pod, namespace=owner.namespace, chunk_size=page_size(Pod))
+            pods = self._client.list(Pod, namespace=owner.namespace, chunk_size=PAGE_SIZE)
             names = [str(pod.metadata and pod.metadata.name) async for pod in pods if _uses(pod, owner)]
         return tuple(sorted(names))
 

@@ -8,7 +8,7 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
-from kube_efs.kube.pages import page_size
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.kube.reading import Json
 from kube_efs.model.claims import SNAPSHOT_GROUP, ReclaimPolicy
 from kube_efs.model.errors import KubeNotFound, NotYet
@@ -88,7 +88,7 @@ class SnapshotStore:
         """Every content of the cluster; none without this kind of objects."""
         try:
             with translated("list VolumeSnapshotContent"):
-                found = self._client.list(VolumeSnapshotContent, chunk_size=page_size(VolumeSnapshotContent))
+                found = self._client.list(VolumeSnapshotContent, chunk_size=PAGE_SIZE)
                 return tuple([read_content(one.to_dict()) async for one in found])
         except KubeNotFound:
             return ()

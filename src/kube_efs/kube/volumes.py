@@ -12,7 +12,7 @@ from lightkube.types import PatchType
 from kube_efs.kube.building import build_volume
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
-from kube_efs.kube.pages import page_size
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.kube.reading import read_volume
 from kube_efs.model.errors import KubeConflict, KubeNotFound, KubeUnavailable
 from kube_efs.model.volumes import FINALIZER, Volume
@@ -49,7 +49,7 @@ class VolumeStore:
     async def list(self) -> Sequence[Volume]:
         """Every volume, listed after this call."""
         with translated("list PersistentVolume"):
-            found = self._client.list(PersistentVolume, chunk_size=page_size(PersistentVolume))
+            found = self._client.list(PersistentVolume, chunk_size=PAGE_SIZE)
             return [read_volume(one.to_dict()) async for one in found]
 
     async def terminate(self, volume: Volume) -> None:

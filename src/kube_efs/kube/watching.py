@@ -28,7 +28,7 @@ from lightkube.core.resource import Resource
 from lightkube.core.selector import build_selector
 
 from kube_efs.kube.errors import translated
-from kube_efs.kube.pages import page_size
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.model.errors import KubeError, KubeExpired
 
 log = structlog.get_logger(__name__)
@@ -143,12 +143,14 @@ async def follow(
                     # A bookmark has no object, only a newer version for the next watch.
                     if found is not None:
                         yield Deleted(read(found)) if kind == "DELETED" else Applied(read(found))
-        except KubeExpired:
-            version = None
         except KubeError as error:
-            log.warning(
-                "watch-interrupted", resource=resource.__name__, reason=str(error), retry_seconds=back_off
-            )
+            # An expired version is usual. An expired list is not: it took minutes, and begins again.
+            if version is None or not isinstance(error, KubeExpired):
+                log.warning(
+                    "watch-interrupted", resource=resource.__name__, reason=str(error), retry_seconds=back_off
+                )
+            if isinstance(error, KubeExpired):
+                version = None
         if clock() - began > _STABLE_SECONDS:
             back_off = _FIRST_BACK_OFF_SECONDS
         # Also after an expired version: a server that rejects every version must not get continuous requests.
@@ -164,7 +166,7 @@ async def _list(
     client: AsyncClient, resource: type[Resource], scope: dict[str, Any], read: Callable[[Any], V]
 ) -> tuple[Listed[V], str]:
     with translated(f"list {resource.__name__}"):
-        listing = _untyped(client).list(resource, chunk_size=page_size(resource), **scope)
+        listing = _untyped(client).list(resource, chunk_size=PAGE_SIZE, **scope)
         objects = tuple([read(item) async for item in listing])
         return Listed(objects), str(listing.resourceVersion)
 

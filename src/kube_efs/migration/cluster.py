@@ -13,7 +13,7 @@ from lightkube.types import PatchType
 from kube_efs.kube.building import reservation_patch
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
-from kube_efs.kube.pages import page_size
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.kube.reading import read_claim, read_volume
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.migration.errors import MigrationRefused
@@ -64,11 +64,9 @@ class MigrationStore:
     ) -> MigrationState:
         """All volumes, the claims of the namespace (None: of all), and the ports of tunnels."""
         with translated("volumes"):
-            volumes = [dict(one) async for one in self._client.list(VolumeManifest)]
+            volumes = [dict(one) async for one in self._client.list(VolumeManifest, chunk_size=PAGE_SIZE)]
         with translated("claims"):
-            found = self._client.list(
-                ClaimManifest, namespace=namespace or "*", chunk_size=page_size(ClaimManifest)
-            )
+            found = self._client.list(ClaimManifest, namespace=namespace or "*", chunk_size=PAGE_SIZE)
             claims = {_key(one): dict(one) async for one in found}
         targets = await self._targets(names)
         return MigrationState(volumes=volumes, claims=claims, targets=targets, servers=servers)
@@ -138,7 +136,8 @@ class MigrationStore:
     async def _users(self, migration: Migration) -> tuple[str, ...]:
         """The pods that refer to the claim, in any state: a pod that has ended also prevents its deletion."""
         with translated(f"pods of namespace {migration.namespace}"):
-            pods = [pod async for pod in self._client.list(Pod, namespace=migration.namespace)]
+            found = self._client.list(Pod, namespace=migration.namespace, chunk_size=PAGE_SIZE)
+            pods = [pod async for pod in found]
         return tuple(sorted(_name(pod) for pod in pods if migration.claim in _claims_of(pod)))
 
     async def take(self, step: MigrationStep, migration: Migration, look: Look) -> None:

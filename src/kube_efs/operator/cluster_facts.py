@@ -15,7 +15,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Node
 
 from kube_efs.kube.errors import translated
-from kube_efs.kube.pages import page_size
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.model.csi.access_point_tags import Tag
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.operator.kinds import ApiServer, CloudCredential, Infrastructure, Proxy
@@ -179,7 +179,7 @@ def controller_replicas(nodes: NodeCounts, current: int) -> int:
 async def count_nodes(client: AsyncClient) -> NodeCounts:
     """Count the nodes that can run the controller; raises KubeError. It lists all: call it rarely."""
     with translated("nodes"):
-        found = client.list(Node, chunk_size=page_size(Node))
+        found = client.list(Node, chunk_size=PAGE_SIZE)
         are_ready = [_is_schedulable(node) async for node in found if _admits_controller(node)]
     return NodeCounts(ready=sum(are_ready), existing=len(are_ready))
 

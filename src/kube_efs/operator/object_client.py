@@ -8,6 +8,7 @@ from lightkube.types import CascadeType, PatchType
 
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.operator.kinds import KINDS, ObjectReference, reference_of
 from kube_efs.operator.manifests import Manifest
@@ -44,7 +45,9 @@ class ObjectClient:
         fields = {"metadata.name": name} if name else None
         try:
             with translated(f"{kind} {name}"):
-                listing = self._untyped.list(KINDS[kind].resource, fields=fields, labels=labels, **scope)
+                listing = self._untyped.list(
+                    KINDS[kind].resource, fields=fields, labels=labels, chunk_size=PAGE_SIZE, **scope
+                )
                 return tuple([manifest_of(item, kind) async for item in listing])
         except KubeNotFound:
             return ()

@@ -36,7 +36,7 @@ from lightkube.resources.core_v1 import Pod
 from lightkube.types import CascadeType
 
 from kube_efs.kube.errors import translated
-from kube_efs.kube.pages import page_size
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.model.errors import KubeConflict, KubeDenied, KubeError, KubeInvalid, KubeNotFound
 from kube_efs.model.names import AWS_EFS_CSI_DRIVER, OPERATOR_NAMESPACES
 from kube_efs.model.volumes import DRIVER
@@ -288,7 +288,7 @@ class Takeover:
     async def _list_pods(self, namespaces: Collection[str]) -> tuple[Pod, ...]:
         with translated("pods of older drivers"):
             listing = self._objects.client.list(
-                Pod, namespace="*", labels={"app": _DAEMON_SETS}, chunk_size=page_size(Pod)
+                Pod, namespace="*", labels={"app": _DAEMON_SETS}, chunk_size=PAGE_SIZE
             )
             found = [pod async for pod in listing if _is_older_driver(pod)]
         return tuple(one for one in found if one.metadata and one.metadata.namespace in namespaces)
@@ -325,7 +325,7 @@ class Takeover:
         labels = daemon_set["spec"]["selector"]["matchLabels"]
         with translated("pods of the new driver"):
             listing = self._objects.client.list(
-                Pod, namespace=self._namespace, labels=labels, chunk_size=page_size(Pod)
+                Pod, namespace=self._namespace, labels=labels, chunk_size=PAGE_SIZE
             )
             nodes = {_node_of(pod) async for pod in listing if not _is_ready(pod)}
         return sorted(nodes - {"", *of_older})

@@ -9,7 +9,7 @@ from lightkube.models.core_v1 import ObjectReference
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
 
 from kube_efs.kube.errors import translated
-from kube_efs.kube.pages import page_size
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.kube.reading import read_volume
 from kube_efs.model.volumes import DRIVER, FINALIZER, PROVISIONED_BY
 
@@ -90,13 +90,12 @@ async def find_volume_uses(client: AsyncClient) -> tuple[UseOfVolume, ...]:
     """The pods on nodes that use a volume of the driver or a tunnel volume; raises KubeError."""
     uses = VolumeUses()
     with translated("volumes in use"):
-        async for volume in client.list(PersistentVolume, chunk_size=page_size(PersistentVolume)):
+        async for volume in client.list(PersistentVolume, chunk_size=PAGE_SIZE):
             uses.add_volume(volume)
         if uses.has_volumes:
-            size = page_size(PersistentVolumeClaim)
-            async for claim in client.list(PersistentVolumeClaim, namespace="*", chunk_size=size):
+            async for claim in client.list(PersistentVolumeClaim, namespace="*", chunk_size=PAGE_SIZE):
                 uses.add_claim(claim)
-            async for pod in client.list(Pod, namespace="*", chunk_size=page_size(Pod)):
+            async for pod in client.list(Pod, namespace="*", chunk_size=PAGE_SIZE):
                 uses.add_pod(pod)
     return uses.found
 
@@ -110,7 +109,7 @@ async def find_volumes_being_removed(client: AsyncClient) -> tuple[str, ...]:
     with translated("volumes being removed"):
         found = [
             one.metadata.name or ""
-            async for one in client.list(PersistentVolume, chunk_size=page_size(PersistentVolume))
+            async for one in client.list(PersistentVolume, chunk_size=PAGE_SIZE)
             if one.metadata and one.metadata.deletionTimestamp
             if FINALIZER in (one.metadata.finalizers or ())
             if (one.metadata.annotations or {}).get(PROVISIONED_BY) == DRIVER

@@ -15,7 +15,7 @@ from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
 
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import CONTROLLER
-from kube_efs.kube.pages import page_size
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.kube.quantities import parse_quantity
 from kube_efs.kube.reading import read_claim, read_storage_class, read_volume
 from kube_efs.kube.usage_store import UsageStore
@@ -127,7 +127,7 @@ async def _statuses(client: AsyncClient, names: Names) -> tuple[ConfigMap, ...]:
             ConfigMap,
             namespace=names.namespace,
             labels=dict(names.tunnel_status_labels),
-            chunk_size=page_size(ConfigMap),
+            chunk_size=PAGE_SIZE,
         )
         statuses = tuple([item async for item in found])
     # Kubernetes deletes the status of a node that has ended, unless its agent was of an earlier version.
@@ -136,8 +136,7 @@ async def _statuses(client: AsyncClient, names: Names) -> tuple[ConfigMap, ...]:
     try:
         with translated("nodes"):
             nodes = {
-                one.metadata and one.metadata.name
-                async for one in client.list(Node, chunk_size=page_size(Node))
+                one.metadata and one.metadata.name async for one in client.list(Node, chunk_size=PAGE_SIZE)
             }
     except KubeDenied:
         return statuses
@@ -151,13 +150,13 @@ async def _classes(client: AsyncClient) -> tuple[StorageClass, ...]:
 
 async def _claims(client: AsyncClient) -> tuple[Claim, ...]:
     with translated("claims"):
-        found = client.list(PersistentVolumeClaim, namespace="*", chunk_size=page_size(PersistentVolumeClaim))
+        found = client.list(PersistentVolumeClaim, namespace="*", chunk_size=PAGE_SIZE)
         return tuple([read_claim(item.to_dict()) async for item in found])
 
 
 async def _volumes(client: AsyncClient) -> tuple[Volume, ...]:
     with translated("volumes"):
-        found = client.list(PersistentVolume, chunk_size=page_size(PersistentVolume))
+        found = client.list(PersistentVolume, chunk_size=PAGE_SIZE)
         return tuple([read_volume(item.to_dict()) async for item in found])
 
 
@@ -167,7 +166,7 @@ async def _events(client: AsyncClient) -> list[_SeenEvent]:
         events: list[_SeenEvent] = []
         for kind in ("PersistentVolumeClaim", "PersistentVolume"):
             found = client.list(
-                Event, namespace="*", fields={"involvedObject.kind": kind}, chunk_size=page_size(Event)
+                Event, namespace="*", fields={"involvedObject.kind": kind}, chunk_size=PAGE_SIZE
             )
             # An event of a tenant may have more than a megabyte.
             events += [_read_event(event) async for event in found]
@@ -179,7 +178,7 @@ async def _pods(client: AsyncClient) -> tuple[PodReport, ...] | None:
     found: list[PodReport] = []
     try:
         with translated("pods"):
-            async for pod in client.list(Pod, namespace="*", chunk_size=page_size(Pod)):
+            async for pod in client.list(Pod, namespace="*", chunk_size=PAGE_SIZE):
                 found += _with_claims(pod)
     except KubeDenied:
         return None

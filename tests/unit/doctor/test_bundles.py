@@ -42,7 +42,8 @@ class _Client:
     def __init__(self, objects: Mapping[str, list[_Object]]) -> None:
         self._objects = objects
 
-    async def list(self, kind: type, namespace: str = "") -> AsyncGenerator[_Object]:
+    async def list(self, kind: type, *, chunk_size: int, namespace: str = "") -> AsyncGenerator[_Object]:
+        assert chunk_size
         for one in self._objects.get(kind.__name__, []):
             if namespace in {"", "*", one["metadata"]["namespace"]}:
                 yield one

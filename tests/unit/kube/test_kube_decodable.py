@@ -6,7 +6,7 @@ import importlib
 import json
 import pkgutil
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Final, cast
@@ -89,6 +89,7 @@ def test_every_field_with_a_time_is_known() -> None:
         pytest.param({"note": '{"managedFields":[{"manager":"m"}]}'}, id="managed fields in a text"),
         pytest.param({"note": '\\"managedFields\\":[\\\\'}, id="backslashes"),
         pytest.param({"f:managedFields": [1]}, id="another name"),
+        pytest.param({'a"managedFields': ["x"], 'a"time': "0000-01-01T00:00:00Z"}, id="quotes in names"),
     ],
 )
 def test_other_values_stay(value: dict[str, Any]) -> None:
@@ -103,6 +104,7 @@ def test_other_values_stay(value: dict[str, Any]) -> None:
         pytest.param(ENTRY + b"," + ENTRY, id="several"),
         pytest.param(b'{"manager":"]}\\\\\\"]","fieldsV1":{"v:\\"]\\"":{}}}', id="brackets in texts"),
         pytest.param(b'{"fieldsV1":[[],[[{"a":[]}]]]}', id="lists in lists"),
+        pytest.param(b'{"fieldsV1":{%s}}' % b",".join([b'"f:]":{"[":[1]}'] * 5000), id="thousands of names"),
         pytest.param(b'{"fieldsV1":{"managedFields":[[]]}}', id="managed fields in them"),
     ],
 )
@@ -154,9 +156,73 @@ async def test_compressed_answer_is_made_decodable() -> None:
     assert await answer(Served(gzip.compress(OBJECT), **{"Content-Encoding": "gzip"})) == CLEAN
 
 
+class Pages:
+    """An API server with objects of these sizes, and the limits that it was asked for."""
+
+    def __init__(self, sizes: Sequence[int], *, compressed: bool) -> None:
+        self.sizes, self.compressed = sizes, compressed
+        self.limits: list[int] = []
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        limit, first = int(request.url.params["limit"]), int(request.url.params.get("continue", 0))
+        self.limits.append(limit)
+        after = min(first + limit, len(self.sizes))
+        items = [
+            {"metadata": {"name": str(one), "text": "<" * self.sizes[one]}} for one in range(first, after)
+        ]
+        rest = {"continue": str(after)} if after < len(self.sizes) else {}
+        body = json.dumps({"metadata": {"resourceVersion": "1"} | rest, "items": items}).encode()
+        headers = {"Content-Type": "application/json"}
+        if self.compressed:
+            body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
+        return httpx2.Response(200, headers=headers, content=body)
+
+
+async def read_pages(pages: Pages, *, page_bytes: int, limit: int) -> tuple[list[str], int]:
+    """The names of all objects, and the most bytes of a page."""
+    transport = DecodableTransport(httpx2.MockTransport(pages), page_bytes=page_bytes)
+    names, most, token = [], 0, ""
+    async with httpx2.AsyncClient(transport=transport, base_url="http://x") as client:
+        while True:
+            given = {"limit": str(limit)} | ({"continue": token} if token else {})
+            content = (await client.get("/api/v1/persistentvolumeclaims", params=given)).content
+            most, page = max(most, len(content)), json.loads(content)
+            names += [one["metadata"]["name"] for one in page["items"]]
+            token = page["metadata"].get("continue", "")
+            if not token:
+                return names, most
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param([10] * 100 + [3000] * 60 + [10] * 100, id="large ones between small ones"),
+        pytest.param([3000, 10, 10, 10] * 60, id="large ones among small ones"),
+        pytest.param([10, 50_000, 10], id="one that is larger than a page"),
+    ],
+)
+async def test_page_with_too_many_bytes_gets_fewer_objects(sizes: Sequence[int], compressed: bool) -> None:
+    pages = Pages(sizes, compressed=compressed)
+    names, most = await read_pages(pages, page_bytes=20_000, limit=50)
+    assert names == [str(number) for number in range(len(sizes))]
+    assert most <= max(20_000, max(sizes) + 1000)
+
+
+async def test_pages_are_as_large_as_requested_again_after_large_objects() -> None:
+    pages = Pages([3000] * 20 + [10] * 1000, compressed=False)
+    await read_pages(pages, page_bytes=20_000, limit=50)
+    assert pages.limits[0] == 50
+    assert pages.limits[-10:] == [50] * 10
+    # Twenty large objects and a thousand small ones would need 21 pages at least.
+    assert len(pages.limits) < 50
+
+
 async def test_damaged_compression_is_an_error_of_the_client() -> None:
     with pytest.raises(httpx2.DecodingError):
         await answer(Served(b"no gzip", **{"Content-Encoding": "gzip"}))
+    with pytest.raises(httpx2.DecodingError, match="cut off"):
+        await answer(Served(gzip.compress(OBJECT)[:-9], **{"Content-Encoding": "gzip"}))
 
 
 @pytest.mark.parametrize("size", [1, 7, 40, 1000])

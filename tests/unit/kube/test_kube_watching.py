@@ -104,7 +104,7 @@ async def test_long_list_is_read_page_by_page(client_of: ClientOf) -> None:
         assert await anext(stream) == Listed(("a", "b", "c"))
     assert read_at == [1, 1, 2]
     assert [one.get("continue") for one in server.requests] == [None, "page-2"]
-    assert {one["limit"] for one in server.requests} == {"25"}
+    assert {one["limit"] for one in server.requests} == {"500"}
 
 
 async def test_list_with_expired_pages_is_restarted(client_of: ClientOf) -> None:

@@ -238,7 +238,7 @@ async def test_users_are_scheduled_pods_with_the_claim(kube: AsyncClient, store:
     assert await store.users(OWNER) == ("a", "b")
 
 
-async def test_pods_of_a_namespace_are_read_in_small_pages(client_of: Callable[..., AsyncClient]) -> None:
+async def test_pods_of_a_namespace_are_read_in_pages(client_of: Callable[..., AsyncClient]) -> None:
     """Its users could otherwise fill the memory of the controller with large pods."""
     limits = []
 
@@ -251,7 +251,7 @@ async def test_pods_of_a_namespace_are_read_in_small_pages(client_of: Callable[.
 
     async with client_of(answer) as client:
         assert await SharedVolumeStore(client).users(OWNER) == ("a", "b")
-    assert limits == ["25", "25"]
+    assert limits == ["500", "500"]
 
 
 async def test_namespace_annotation_is_read(kube: AsyncClient, store: SharedVolumeStore) -> None:

@@ -146,7 +146,7 @@ async def test_objects_of_large_clusters_are_read_in_pages(client_of: Callable[.
 
     async with client_of(answer) as client:
         assert [one.pod for one in await find_volume_uses(client)] == ["job", "web"]
-    assert limits == ["500"] * 2 + ["25"] * 4
+    assert limits == ["500"] * 6
 
 
 def test_only_the_first_ten_pods_are_named() -> None:

@@ -29,6 +29,7 @@ from kube_efs.doctor.gathering.node import NodeCheckOptions
 from kube_efs.doctor.gathering.objects import Json, is_labeled, read_pod
 from kube_efs.kube.csi_nodes import CsiNode
 from kube_efs.kube.errors import translated
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.model.names import WORKER_LABELS
 from kube_efs.model.volumes import DRIVER
 from kube_efs.mounts.mountinfo import MOUNTINFO
@@ -130,7 +131,7 @@ def _own_names(cluster: ClusterFacts) -> frozenset[str]:
 async def _objects(client: AsyncClient, kind: Any, namespace: str) -> list[Json]:  # noqa: ANN401
     where: dict[str, Any] = {"namespace": namespace} if namespace else {}
     with translated(f"the list of {kind.__name__} objects"):
-        return [one.to_dict() async for one in client.list(kind, **where)]
+        return [one.to_dict() async for one in client.list(kind, chunk_size=PAGE_SIZE, **where)]
 
 
 async def _collect_logs(

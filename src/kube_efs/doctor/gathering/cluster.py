@@ -56,7 +56,7 @@ from kube_efs.doctor.gathering.objects import (
 from kube_efs.kube.cluster_reader import ClusterReader
 from kube_efs.kube.csi_nodes import CsiNode, read_drivers
 from kube_efs.kube.errors import translated
-from kube_efs.kube.pages import page_size
+from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.kube.reading import read_storage_class
 from kube_efs.kube.shared_volumes import SharedVolumeResource
 from kube_efs.model.copies import COPYING
@@ -130,7 +130,7 @@ async def _read(
     **selectors: Any,  # noqa: ANN401
 ) -> tuple[_Value, ...]:
     with translated(f"the list of {kind.__name__} objects"):
-        found = client.list(kind, chunk_size=page_size(kind), **selectors)
+        found = client.list(kind, chunk_size=PAGE_SIZE, **selectors)
         return tuple([read(item.to_dict()) async for item in found])
 
 
