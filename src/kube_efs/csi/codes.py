@@ -2,10 +2,11 @@
 
 csi-provisioner decides by the code. After CANCELLED, UNAVAILABLE, ABORTED and DEADLINE_EXCEEDED, a volume may
 exist, so it repeats the call with the same name, also after the claim was deleted. Every other code means
-that no volume was created, RESOURCE_EXHAUSTED too: another node may have room then. The kubelet decides in
-the same way whether a volume may be mounted, and has to be unmounted. So an error gets no such other code
-while an access point or a directory exists, or may exist, for the volume. The exception is ALREADY_EXISTS,
-which CSI requires for a name that belongs to something else.
+that no volume was created, RESOURCE_EXHAUSTED too: another node may have room then. So an error gets no such
+other code while an access point or a directory exists, or may exist, for the volume. The exception is
+ALREADY_EXISTS, which CSI requires for a name that belongs to something else. In a similar way, the kubelet
+decides whether a volume may be mounted, and csi-snapshotter whether a snapshot may exist; both repeat a call
+after RESOURCE_EXHAUSTED, too.
 """
 
 from collections.abc import Mapping

@@ -74,7 +74,7 @@ class DecodableTransport(httpx2.AsyncBaseTransport):
     async def _read_page(self, request: httpx2.Request, change: Callable[[bytes], bytes]) -> httpx2.Response:
         """The answer, whose body is bounded if it is a page of several objects."""
         path, most = request.url.path, int(request.url.params.get("limit") or 0)
-        limit = min(most, self._limits.pop(path, most))
+        limit = min(most, self._limits.get(path, most))
         while True:
             part = _with_limit(request, limit) if limit < most else request
             response = await self._inner.handle_async_request(part)
@@ -88,6 +88,8 @@ class DecodableTransport(httpx2.AsyncBaseTransport):
         if limit < most:
             # The next objects may be smaller.
             self._limits[path] = limit * 2
+        elif most:
+            self._limits.pop(path, None)
         response.stream = httpx2.ByteStream(change(content))
         return response
 
@@ -129,7 +131,9 @@ async def _read(response: httpx2.Response, body: httpx2.AsyncByteStream, most: i
     unzip, parts, size = zlib.decompressobj(_GZIP), [], 0
     try:
         async for chunk in body:
-            part = unzip.decompress(chunk, most or 0) if is_compressed else chunk
+            # One byte more than it may have, because 0 means no bound.
+            room = 0 if most is None else most - size + 1
+            part = unzip.decompress(chunk, room) if is_compressed else chunk
             size += len(part)
             if most is not None and (size > most or unzip.unconsumed_tail):
                 return None

@@ -77,7 +77,7 @@ class Snapshots:
         self._copies = copies
         self._directories = directories
         self._guards = guards
-        # The directories of snapshots that were begun and are not complete.
+        # The directories of snapshots that were begun, until they are removed: the answer can get lost.
         self._begun: set[Location] = set()
 
     async def create(
@@ -134,7 +134,6 @@ class Snapshots:
         # begins.
         with suppress(AwsNotFound):  # It belongs to another account.
             await self._check_stays(target.file_system_id)
-        self._begun.discard(target)
         snapshot_id = render_snapshot_id(replace(source, location=target))
         return Snapshot(snapshot_id=snapshot_id, created=copied.finished)
 

@@ -998,6 +998,21 @@ async def test_copied_snapshot_is_not_forgotten(
         assert (await refused(stub.CreateSnapshot(request)))[0] is DENIED
 
 
+async def test_repeated_call_for_a_copied_snapshot_is_not_final(
+    stub: Stub, world: CsiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """csi-snapshotter may not have got the answer."""
+
+    async def deny(*_: Any) -> CopySource:
+        raise AwsDenied("was answered with ExpiredToken", field="DescribeFileSystems")
+
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    request = csi.CreateSnapshotRequest(name="snapshot-1", source_volume_id=OLD)
+    await stub.CreateSnapshot(request)
+    monkeypatch.setattr(world.sources, "of_handle", deny)
+    assert (await refused(stub.CreateSnapshot(request)))[0] is AGAIN
+
+
 @pytest.mark.parametrize("is_begun", [False, True])
 async def test_refused_pod_of_a_snapshot_is_final_unless_an_earlier_one_may_have_copied(
     stub: Stub, world: CsiWorld, monkeypatch: pytest.MonkeyPatch, is_begun: bool
