@@ -345,7 +345,12 @@ async def test_driver_of_the_community_operator_is_taken_over_node_by_node(clust
     assert await _older_pods(cluster, set())
     await cluster.becomes("CSIDriver", DRIVER, lambda one: one["spec"].get("requiresRepublish") is True, "")
     # The definition that owned these objects can be deleted now, and they stay.
-    await cluster.kubectl("delete", "crd", owner)
+    definition = await cluster.get("CustomResourceDefinition", owner, "")
+    assert definition
+    # kubectl would wait for its absence, but the operator creates it again at once.
+    await cluster.kubectl("delete", "crd", owner, "--wait=false")
+    uid = definition["metadata"]["uid"]
+    await cluster.becomes("CustomResourceDefinition", owner, lambda one: one["metadata"]["uid"] != uid, "")
     assert await cluster.get("StorageClass", "efs-sc", "")
     await cluster.kubectl("delete", "storageclass", "efs-sc")
 
