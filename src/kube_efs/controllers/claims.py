@@ -8,6 +8,8 @@ process never does, so a restart loses nothing. This is the state of the control
 * ``_begun``: plans of failed attempts that may have created something. If such a claim is deleted, its plan
   is completed nevertheless. Kubernetes then releases the volume, and it is removed normally with everything
   that was created for it. The entry is removed when the claim has its volume.
+* ``_leaving``: deleted claims with such a plan that still exist, because of a finalizer. Their data sources
+  count until they are gone. A plan that is refused meanwhile is completed after that.
 * ``_refusals``: the published reason of each refusal. The annotation contains it too, but watches show it
   later.
 * ``_short_of_gids``: claims of classes without a free group ID; they are retried when an ID is free.
@@ -93,7 +95,6 @@ class ClaimController(Controller[ClaimUid]):
         self._refusals: dict[ClaimUid, str] = {}
         self._short_of_gids: set[ClaimUid] = set()
         self._begun: dict[ClaimUid, Plan] = {}
-        # Claims with such an attempt that were deleted, but still exist.
         self._leaving: dict[ClaimUid, Claim] = {}
         self._pauses: dict[ClaimUid, float] = {}
         self._outlasted = asyncio.Event()

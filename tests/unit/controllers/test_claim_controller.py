@@ -526,14 +526,20 @@ async def test_new_class_serves_the_claims_that_wait_for_it() -> None:
 
 def failing_once(here: Scene, at: str, error: KubeEfsError) -> None:
     """Let the first step of that name fail."""
-    faults = iter([error])
+    failing_in_turn(here, (at, error))
+
+
+def failing_in_turn(here: Scene, *faults: tuple[str, KubeEfsError]) -> list[tuple[str, KubeEfsError]]:
+    """Let the first step of each name fail, one after the other; the result are the faults to come."""
+    left = list(faults)
 
     def fail(moment: str) -> int:
-        if moment == at and (fault := next(faults, None)):
-            raise fault
+        if left and moment == left[0][0]:
+            raise left.pop(0)[1]
         return 0
 
     here.world.moment.on_moment = fail
+    return left
 
 
 @pytest.mark.parametrize(
@@ -566,15 +572,8 @@ async def test_volume_of_a_deleted_claim_is_created_although_it_must_wait_meanwh
     error: KubeEfsError, volumes: list[str]
 ) -> None:
     """Otherwise its access point would stay."""
-    faults = [("after make", WorkerFailed("no answer")), ("before make", error)]
-
-    def fail(moment: str) -> int:
-        if faults and moment == faults[0][0]:
-            raise faults.pop(0)[1]
-        return 0
-
     async with scene(backoff_seconds=0) as here:
-        here.world.moment.on_moment = fail
+        faults = failing_in_turn(here, ("after make", WorkerFailed("no answer")), ("before make", error))
         here.claims.seen(claim())
         await here.failure()
         here.claims.gone(claim())
@@ -585,15 +584,9 @@ async def test_volume_of_a_deleted_claim_is_created_although_it_must_wait_meanwh
 
 async def test_refusal_before_a_deleted_claim_is_gone_is_not_final() -> None:
     """The data source counts as long as the claim exists, and its directory would stay otherwise."""
-    faults = [("after make", WorkerFailed("no answer")), ("before make", InvalidArgument("is elsewhere"))]
-
-    def fail(moment: str) -> int:
-        if faults and moment == faults[0][0]:
-            raise faults.pop(0)[1]
-        return 0
-
+    lost, refused = WorkerFailed("no answer"), InvalidArgument("is elsewhere")
     async with scene(backoff_seconds=0) as here:
-        here.world.moment.on_moment = fail
+        faults = failing_in_turn(here, ("after make", lost), ("before make", refused))
         here.claims.seen(claim())
         await here.failure()
         await here.see(replace(claim(), deleting=True))

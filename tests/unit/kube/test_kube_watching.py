@@ -111,8 +111,10 @@ async def test_list_with_expired_pages_is_restarted(client_of: ClientOf) -> None
     refused = httpx2.Response(410, json={"kind": "Status", "code": 410, "message": "too old"})
     server = _Scripted([_listing("a", version="5", further="page-2"), refused, _listing("b", version="9")])
     async with client_of(server) as client, reading(client) as reader:
-        assert await reader.next() == "listed b"
+        with capture_logs() as logs:
+            assert await reader.next() == "listed b"
     assert [one.get("continue") for one in server.requests] == [None, "page-2", None]
+    assert [(line["event"], line["resource"]) for line in logs] == [("watch-interrupted", "Secret")]
 
 
 async def test_reader_converts_the_changed_objects(client_of: ClientOf) -> None:

@@ -1,6 +1,5 @@
 """Converts objects of the Kubernetes API to facts; missing fields get their default."""
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -25,6 +24,7 @@ from kube_efs.doctor.times import time_of
 from kube_efs.kube.events import CONTROLLER
 from kube_efs.kube.reading import read_claim, read_volume
 from kube_efs.kube.shared_volumes import read_shared_volume
+from kube_efs.model.csi.parameters import OBJECT_NAME
 from kube_efs.model.efs.ids import parse_file_system_id
 from kube_efs.model.efs.targets import CONFIG_MAP_KEY, S3_FILES_KEY, ZONES_KEY, parse_targets
 from kube_efs.model.errors import InvalidValue
@@ -39,8 +39,6 @@ _COMMANDS = frozenset({"controller", "tunnel", "node", "operator"})
 _ZONE, _REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 # Mount targets see nodes by these, never by public addresses.
 _INTERNAL = "InternalIP"
-# As the API server checks the names of most objects.
-_OBJECT_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _OS, _COMPUTE = "kubernetes.io/os", "eks.amazonaws.com/compute-type"
 
 
@@ -186,7 +184,7 @@ def read_trash_event(body: Json) -> tuple[str, str, StuckTrash] | None:
         return None
     kind, name = subject.get("kind", ""), subject.get("name", "")
     is_root_claim = kind == "PersistentVolumeClaim" and name == root_name(file_system_id)
-    is_lease = kind == "Lease" and _OBJECT_NAME.fullmatch(name) is not None
+    is_lease = kind == "Lease" and OBJECT_NAME.fullmatch(name) is not None
     if source.get("component") != CONTROLLER or not (is_root_claim or is_lease):
         return None
     return (

@@ -67,7 +67,8 @@ _KNOWN = (
     *TEMPLATE_PARAMETERS,
 )
 
-_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+# As the API server checks the names of most objects.
+OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _DATA_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
@@ -288,7 +289,7 @@ def _parse_file_systems(text: str, field: str) -> tuple[FileSystemId, ...]:
 
 def _parse_reference(kind: ReferenceKind, field: str, text: str) -> FileSystemReference:
     parts = [part.strip() for part in text.split("/")]
-    checks = (_OBJECT_NAME, _OBJECT_NAME, _DATA_KEY)
+    checks = (OBJECT_NAME, OBJECT_NAME, _DATA_KEY)
     if len(parts) != len(checks) or not all(map(re.Pattern.fullmatch, checks, parts)):
         remedy = f"use NAMESPACE/NAME/KEY of a {kind}"
         raise InvalidArgument("is not a valid reference", field=field, value=text, remedy=remedy)
