@@ -1,12 +1,21 @@
 """The content of images of this machine."""
 
+import os
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 _SECONDS: Final = 120
+_PROJECT: Final = Path(__file__).parents[1] / "pyproject.toml"
+
+
+def own_image() -> str:
+    """The name of the image of ``make image``; the environment variable IMAGE overrides it, as there."""
+    version = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"]
+    return os.environ.get("IMAGE") or f"localhost/kube-efs:{version}"
 
 
 @contextmanager

@@ -312,7 +312,23 @@ async def test_half_requests_delay_no_other_request(control: RelayControl, path:
 
 
 async def test_sigterm_ends_it_with_pending_connections(
-    relay: asyncio.subprocess.Process, control: RelayControl, path: Path, ca_file: Path
+    relay: asyncio.subprocess.Process, control: RelayControl, ca_file: Path
+) -> None:
+    await end_resets_a_pending_connection(relay, control, ca_file, signal.SIGTERM)
+
+    assert relay.returncode == 0
+    with pytest.raises(RelayUnavailable, match="No such file"):
+        await control.state()
+
+
+async def test_client_is_reset_if_the_relay_is_killed(
+    relay: asyncio.subprocess.Process, control: RelayControl, ca_file: Path
+) -> None:
+    await end_resets_a_pending_connection(relay, control, ca_file, signal.SIGKILL)
+
+
+async def end_resets_a_pending_connection(
+    relay: asyncio.subprocess.Process, control: RelayControl, ca_file: Path, number: signal.Signals
 ) -> None:
     with silent_mount_target() as address:
         service = service_of(address, ca_file=ca_file)
@@ -320,14 +336,12 @@ async def test_sigterm_ends_it_with_pending_connections(
         waiting = asyncio.create_task(answer_to(service))
         await eventually(lambda: len(psutil.Process(relay.pid).net_connections()) == 3, "the connection")
 
-        relay.send_signal(signal.SIGTERM)
+        relay.send_signal(number)
 
         async with asyncio.timeout(5):
-            assert await relay.wait() == 0
-        with suppress(ConnectionResetError):
-            assert await waiting == b""
-    with pytest.raises(RelayUnavailable, match="No such file"):
-        await control.state()
+            await relay.wait()
+        with pytest.raises(ConnectionResetError):
+            await waiting
 
 
 async def test_socket_of_a_killed_relay_is_replaced(

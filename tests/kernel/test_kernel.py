@@ -5,18 +5,22 @@ it is about one of them. The selected ones run in a few concurrent guests.
 """
 
 import inspect
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import ModuleType
 
 import pytest
+from scripts.images import mounted_image, own_image
 from tests.kernel.results import Result
 from tests.kernel.scenarios import (
     certificates,
     crashes,
     data_planes,
+    image,
     many,
     network,
     publishing,
@@ -37,6 +41,7 @@ _MODULES = (
     publishing,
     many,
     data_planes,
+    image,
     network,
     tables,
     restarts,
@@ -44,8 +49,9 @@ _MODULES = (
     server_gone,
     s3_files,
 )
-# They are about the program and the configurations of stunnel, its shards, or both data planes at once.
-_OF_ONE_DATA_PLANE = (resources, many, data_planes)
+# They are about the program and the configurations of stunnel, its shards, both data planes at once, or the
+# relay of the image.
+_OF_ONE_DATA_PLANE = (resources, many, data_planes, image)
 # Each has one processor, and waits for most of the time.
 _GUESTS_AT_ONCE = 4
 _GUEST_SECONDS = 900.0
@@ -95,7 +101,7 @@ class _Running:
 def guests(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[tuple[str, DataPlaneName], _Running]]:
-    """The running guests of the selected scenarios."""
+    """The running guests of the selected scenarios; without an image, none for those that need it."""
     names: defaultdict[tuple[str, DataPlaneName], list[str]] = defaultdict(list)
     for item in request.session.items:
         if isinstance(item, pytest.Function) and item.originalname == "test_scenario":
@@ -103,7 +109,15 @@ def guests(
             assert isinstance(run, Run)
             names[run.guest].append(run.scenario.name)
     folder = tmp_path_factory.mktemp("guests")
-    with ThreadPoolExecutor(_GUESTS_AT_ONCE) as pool:
+    with ExitStack() as stack:
+        environment = {}
+        of_image = (image.__name__, DataPlaneName.STUNNEL)
+        if of_image in names:
+            try:
+                environment["IMAGE_ROOT"] = str(stack.enter_context(mounted_image(own_image())))
+            except (FileNotFoundError, subprocess.CalledProcessError):
+                del names[of_image]
+        pool = stack.enter_context(ThreadPoolExecutor(_GUESTS_AT_ONCE))
         running = {}
         for (module, data_plane), chosen in names.items():
             guest = Guest(
@@ -111,6 +125,7 @@ def guests(
                 scenarios=tuple(chosen),
                 folder=folder / f"{module.rpartition('.')[2]}-{data_plane}",
                 data_plane=data_plane,
+                environment=environment,
             )
             results = pool.submit(guest.run, seconds=_GUEST_SECONDS)
             running[module, data_plane] = _Running(guest=guest, results=results)
@@ -129,6 +144,8 @@ _RUNS = [
 
 @pytest.mark.parametrize("run", _RUNS, ids=str)
 def test_scenario(run: Run, guests: dict[tuple[str, DataPlaneName], _Running]) -> None:
+    if run.guest not in guests:
+        pytest.skip(f"{own_image()} does not exist; make image builds it")
     name, running = run.scenario.name, guests[run.guest]
     result = running.results.result()[name]
     print(f"{run}: {result.seconds:g} s in the guest")  # noqa: T201 - shown where a test fails

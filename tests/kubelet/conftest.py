@@ -3,21 +3,18 @@
 import logging
 import os
 import shutil
-import tomllib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 import structlog
+from scripts.images import own_image
 from tests.conformance.programs import PROGRAMS
 from tests.kernel.uml import KERNEL
 from tests.kubelet import installing
 from tests.kubelet.cluster import Cluster, running_cluster
 
-_TOP = Path(__file__).parents[2]
-_VERSION = tomllib.loads((_TOP / "pyproject.toml").read_text())["project"]["version"]
-_IMAGE = os.environ.get("IMAGE") or f"localhost/kube-efs:{_VERSION}"
 _NEEDED = (KERNEL, "containerd", "crun", "busybox", "buildah", "mkfs.ext4", "ip", "mount.nfs4")
 
 
@@ -55,7 +52,7 @@ def quiet_parts() -> None:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
     """The cluster, without kube-efs."""
-    async with running_cluster(tmp_path_factory.mktemp("cluster"), image=_IMAGE) as cluster:
+    async with running_cluster(tmp_path_factory.mktemp("cluster"), image=own_image()) as cluster:
         yield cluster
 
 

@@ -1,9 +1,12 @@
 """Both data planes, each with its real processes.
 
 That of the kernel needs a kernel with TLS. Elsewhere, its tests are skipped, and ``make kernel`` runs them.
+The environment variable RELAY_PYTHON names another Python for its relay, with another OpenSSL.
 """
 
 import asyncio
+import os
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -67,6 +70,13 @@ class Plane:
             while not are_expected(facts := await self.facts(service)):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.02)
         return facts
+
+
+@pytest.fixture(scope="session", autouse=True)
+def python_of_the_relay() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(sys, "executable", os.environ.get("RELAY_PYTHON", sys.executable))
+        yield
 
 
 @pytest.fixture(scope="session")

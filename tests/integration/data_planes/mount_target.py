@@ -59,13 +59,16 @@ class MountTarget:
 
     def _serve(self, connection: socket.socket) -> None:
         connection.settimeout(TIMEOUT_SECONDS)
+        tls = self._context.wrap_socket(
+            connection, server_side=True, suppress_ragged_eofs=False, do_handshake_on_connect=False
+        )
+        self._sockets.append(tls)
         try:
-            tls = self._context.wrap_socket(connection, server_side=True, suppress_ragged_eofs=False)
+            tls.do_handshake()
         except OSError as error:
             self.failures.append(str(error))
-            connection.close()
+            _close_after_alert(tls)
             return
-        self._sockets.append(tls)
         presented = tls.getpeercert(binary_form=True)
         self.client_certificates.append(x509.load_der_x509_certificate(presented) if presented else None)
         try:
@@ -123,6 +126,14 @@ def answer_and_send_plain_text(tls: ssl.SSLSocket) -> None:
 
 def _close(tls: ssl.SSLSocket) -> None:
     tls.unwrap().close()
+
+
+def _close_after_alert(tls: ssl.SSLSocket) -> None:
+    """Let the client read why its handshake failed: TCP would reset a connection with unread data."""
+    with _raw(tls) as raw, suppress(OSError):
+        raw.shutdown(socket.SHUT_WR)
+        while raw.recv(1 << 16):
+            pass
 
 
 def _raw(tls: ssl.SSLSocket) -> socket.socket:

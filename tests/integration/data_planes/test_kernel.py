@@ -1,16 +1,29 @@
 """What only the kernel's data plane promises."""
 
 import os
+import re
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import psutil
 import pytest
 from tests.integration.data_planes import mount_target
 from tests.integration.data_planes.conftest import Plane
 from tests.integration.data_planes.mount_target import RenegotiatingMountTarget
-from tests.integration.data_planes.test_contract import HOST, answered, connected, echoed, service_at, trusted
+from tests.integration.data_planes.test_contract import (
+    HOST,
+    answer_to,
+    answered,
+    connected,
+    echoed,
+    has_reason,
+    service_at,
+    trusted,
+)
 
-from kube_efs.tunnels.data_plane import DataPlaneName, Traffic
+from kube_efs.tunnels.data_plane import CertificateFile, DataPlaneName, Traffic
+from tiny_ca.authority import Authority
 
 pytestmark = pytest.mark.parametrize("plane", [DataPlaneName.KERNEL], indirect=True)
 
@@ -36,6 +49,24 @@ async def test_request_for_a_new_handshake_is_an_error(plane: Plane) -> None:
             assert await echoed(reader, writer, b"a request") == b"a request"
             with pytest.raises(ConnectionResetError):
                 await reader.read()
+
+
+async def test_refusal_of_the_client_certificate_is_reported(plane: Plane) -> None:
+    """With TLS 1.3, it comes after the handshake of the client."""
+    other = Authority.create("another")
+    file = plane.folder / "client.pem"
+    issued = other.issue(["client"], of_client=True)
+    file.write_bytes(issued.secret_pem())
+    certificate = CertificateFile(
+        path=file, serial=issued.certificate.serial_number, not_after=datetime(2035, 1, 1, tzinfo=UTC)
+    )
+    with trusted(plane, mount_target.echo) as target:
+        service = replace(service_at(plane, target.address), certificate=certificate)
+        await plane.serve(service)
+        assert await answer_to(service, b"a request") == b""
+
+        facts = await plane.until_facts(service, has_reason)
+    assert re.search("TLS failed: .*alert unknown ca|TLS alert 48 about the client certificate", facts.reason)
 
 
 async def test_client_that_ends_its_side_gets_the_rest_of_the_answer(plane: Plane) -> None:

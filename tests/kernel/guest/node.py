@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.kernel.guest.efs import GuestEfs
 from tests.kernel.guest.work import run
 
+from fake_efs.process import Starter
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.model.csi.volume_handles import VolumeHandle
@@ -142,10 +143,10 @@ class Node:
         request = csi.NodeUnpublishVolumeRequest(volume_id=str(volume), target_path=str(target))
         await self._stub.NodeUnpublishVolume(request, timeout=_CALL_SECONDS, wait_for_ready=True)
 
-    async def replace_tunnel_agent(self, **settings: str) -> None:
-        """Replace the tunnel agent by one with these other settings."""
+    async def replace_tunnel_agent(self, starter: Starter | None = None, /, **settings: str) -> None:
+        """Replace the tunnel agent by one with these other settings, or by one that is started otherwise."""
         await self.tunnel.stop()
-        self.tunnel = self.tunnel.replica(self.tunnel.log_file, settings)
+        self.tunnel = self.tunnel.replica(self.tunnel.log_file, settings, starter=starter)
         await start(self.tunnel)
 
     async def tunnels(self) -> tuple[TunnelOnDemand, ...]:

@@ -1,9 +1,6 @@
 """Both data planes: their contract, and changes from one to the other; they need a kernel with TLS."""
 
-import asyncio
-import sys
-from asyncio.subprocess import DEVNULL, STDOUT
-
+from tests.kernel.guest.contract import run_contract
 from tests.kernel.guest.kernel import nfs_mount
 from tests.kernel.guest.machine import Machine
 from tests.kernel.guest.node import Node
@@ -13,29 +10,10 @@ from tests.kernel.guest.work import working
 from kube_efs.tunnels.options import relay_socket
 from kube_efs.tunnels.sockets.ports import listening_ports
 
-_TESTS = "tests/integration/data_planes"
-_PYTEST = (
-    *("-m", "pytest", _TESTS, "--timeout=300"),
-    # Plugins that would write next to the tests, which is impossible here, and imports that take time.
-    *("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:xdist", f"--confcutdir={_TESTS}"),
-)
-
 
 async def contract_of_both(machine: Machine) -> None:
-    output = machine.logs / "pytest.log"
-    with output.open("wb") as file:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *_PYTEST, stdin=DEVNULL, stdout=file, stderr=STDOUT
-        )
-        try:
-            status = await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-    assert status == 0, "pytest failed; its output is in pytest.log"
-    # Skipped tests mean that the kernel of the guest has no TLS.
-    assert " skipped" not in output.read_text()
+    # What needs TLS 1.3 runs with the relay of the image (``image``).
+    await run_contract(machine, "--ignore=tests/integration/data_planes/test_tls_1_3.py")
 
 
 async def mounts_continue_when_the_setting_of_the_data_plane_changes(machine: Machine) -> None:

@@ -7,9 +7,9 @@ The danger: OpenSSL does not report that the kernel refused the keys, and contin
 would then carry whatever is written to it without encryption, and deliver ciphertext as data. ``handshake``
 therefore asks the kernel about both directions, and returns no stream unless both are there.
 
-The version is TLS 1.2. With 1.3, OpenSSL before 3.2 never gives the kernel the key for receiving. Later
-versions do, but a server can change its key at any time (KeyUpdate), and after the handshake nobody gives the
-kernel the new one. The ciphers are those that every kernel with TLS has.
+From 3.2 on, OpenSSL also gives the kernel the key for receiving TLS 1.3. With an older one, the version is
+1.2. The ciphers of 1.2 are those that every kernel with TLS has. Those of 1.3 cannot be set (before Python
+3.15); OpenSSL prefers AES-GCM.
 """
 
 import errno
@@ -26,6 +26,7 @@ _NO_KEY = {
 }
 _OP_ENABLE_KTLS = 1 << 3  # the ssl module names it from Python 3.12 on
 _CIPHERS = "ECDHE+AESGCM"
+VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)[: 1 + (ssl.OPENSSL_VERSION_INFO >= (3, 2))]
 _HOST_NAME_MISMATCH = 62  # X509_V_ERR_HOSTNAME_MISMATCH
 _NFS_PORT = 2049
 # As long as stunnel waits (TIMEOUTbusy).
@@ -110,7 +111,7 @@ def load_context(destination: Destination) -> ssl.SSLContext:
 def client_context() -> ssl.SSLContext:
     """Settings that check chain and name, give the keys to the kernel, and trust no authority yet."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version, context.maximum_version = VERSIONS[0], VERSIONS[-1]
     context.set_ciphers(_CIPHERS)
     context.options |= ssl.Options(_OP_ENABLE_KTLS) | ssl.OP_NO_RENEGOTIATION
     return context

@@ -111,7 +111,7 @@ class Control:
     def _hand_over(self, connection: socket.socket) -> None:
         """Leave everything to a successor, and end this process after the last of its connections."""
         with self._in_charge():
-            listeners = [self._listener, *(service.listener for service in self._relay.services())]
+            listeners = [self._listener, *(service.listener for service in self._relay.services.values())]
             send_listeners(connection, listeners, {"services": self._relay.state()})
             if receive_line(connection, _REQUEST_SECONDS) != _COMMIT:
                 raise ConnectionError("the successor does not take over")

@@ -14,7 +14,7 @@ import threading
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
-from kube_efs.tunnels.relay.mount_target import ConnectFailed, client_context, handshake
+from kube_efs.tunnels.relay.mount_target import VERSIONS, ConnectFailed, client_context, handshake
 from kube_efs.tunnels.relay.splicing import Splicing
 
 _HOST = "localhost"
@@ -53,11 +53,16 @@ async def kernel_tls_obstacle(*, timeout_seconds: float = _LIMIT_SECONDS) -> str
 def find_obstacle() -> str:
     """The same in this process; blocks for some seconds at most. Raises OSError if the test itself fails."""
     certificate, pem = _issue_certificate()
+    # Each version that a mount target can choose.
+    return next(filter(None, (_obstacle_with(version, certificate, pem) for version in VERSIONS)), "")
+
+
+def _obstacle_with(version: ssl.TLSVersion, certificate: str, pem: bytes) -> str:
     context = client_context()
     context.load_verify_locations(cadata=certificate)
     with ExitStack() as stack:
         mount_target = stack.enter_context(_loopback_listener())
-        server = threading.Thread(target=_echo, args=(mount_target, pem), daemon=True)
+        server = threading.Thread(target=_echo, args=(mount_target, pem, version), daemon=True)
         server.start()
         connection = socket.create_connection(mount_target.getsockname(), timeout=_STEP_SECONDS)
         try:
@@ -78,9 +83,10 @@ def find_obstacle() -> str:
     return ""
 
 
-def _echo(listener: socket.socket, pem: bytes) -> None:
+def _echo(listener: socket.socket, pem: bytes, version: ssl.TLSVersion) -> None:
     """Serve one connection: send back everything, and end as a mount target does."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.maximum_version = version
     # OpenSSL reads keys from files only. This one has no name that others could open.
     file = os.memfd_create("certificate")
     try:

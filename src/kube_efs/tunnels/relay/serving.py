@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from kube_efs.tunnels.relay.mount_target import ConnectFailed, Destination, Negotiated, connect
-from kube_efs.tunnels.relay.splicing import Splicing, reset
+from kube_efs.tunnels.relay.splicing import RESET, Splicing
 
 _PORTS = range(1024, 65536)
 _MOST_SECONDS = 3600
@@ -70,6 +70,8 @@ class Service:
         self.document = state["service"]
         self.destination = parse_destination(self.document)
         self.listener = listener
+        # Its connections inherit it. So also the end of this process resets a client.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self._lock = threading.Lock()
         self._open: set[Splicing] = set()
         self._connected, self._sent_bytes, self._received_bytes = (state.get(name, 0) for name in _COUNTERS)
@@ -103,7 +105,7 @@ class Service:
                 if reason != self._logged:
                     log(f"{self.document['name']}: {reason}")
                 self._reason = self._logged = reason
-            reset(client)
+            client.close()
 
     def _carry(self, client: socket.socket) -> str:
         """Connect, and copy the data until the end; the result is the reason of an irregular one."""
@@ -171,12 +173,11 @@ class Acceptor:
                     listener, serve = key.data
                     with self._lock:
                         connection, _ = listener.accept()
-                except BlockingIOError:  # accepted by a successor
+                except OSError as error:
                     self._room.release()
-                except OSError:
-                    self._room.release()
-                    # The listener stays ready, so without a pause this would spin.
-                    time.sleep(_PAUSE_SECONDS)
+                    if not isinstance(error, BlockingIOError):  # that one was accepted by a successor
+                        # The listener stays ready, so without a pause this would spin.
+                        time.sleep(_PAUSE_SECONDS)
                 else:
                     self._begin(serve, connection)
 
@@ -200,7 +201,7 @@ class Relay:
         self.acceptor = Acceptor(most)
         self.is_leaving = False
         self._most = most
-        self._services: dict[str, Service] = {}
+        self.services: dict[str, Service] = {}
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Listen for a service, or change it; raises Refused.
@@ -209,11 +210,11 @@ class Relay:
         """
         destination = parse_destination(document)
         name, port = document["name"], document["port"]
-        known = self._services.get(name)
+        known = self.services.get(name)
         if known and known.document["port"] == port:
             known.document, known.destination = document, destination
             return
-        if not known and len(self._services) >= self._most:
+        if not known and len(self.services) >= self._most:
             raise Refused("failed", f"{self._most} services are the most with this limit of open files")
         # First, so that the service keeps its old port if the new one is in use.
         try:
@@ -227,26 +228,22 @@ class Relay:
     def resume(self, state: Mapping[str, Any], listener: socket.socket) -> None:
         """Serve with a listener that exists, and continue the counters of the state."""
         service = Service(state, listener)
-        self._services[service.document["name"]] = service
+        self.services[service.document["name"]] = service
         self.acceptor.add(listener, service.serve)
 
     def remove(self, name: object) -> None:
         """Listen no more for the service; its connections stay until they end. An unknown name is ignored."""
-        service = self._services.pop(str(name), None)
+        service = self.services.pop(str(name), None)
         if service:
             self.acceptor.remove(service.listener)
 
-    def services(self) -> list[Service]:
-        """All services, in a fixed order."""
-        return list(self._services.values())
-
     def state(self) -> list[dict[str, object]]:
-        """The state of each service, in the same order."""
-        return [service.state() for service in self.services()]
+        """The state of each service, in the order of ``services``."""
+        return [service.state() for service in list(self.services.values())]
 
     def leave(self) -> None:
         """Leave all listeners to a successor; the connections stay until they end."""
-        for name in list(self._services):
+        for name in list(self.services):
             self.remove(name)
         self.is_leaving = True
 

@@ -9,9 +9,10 @@ From the socket of the mount target, splice returns only the data of intact TLS 
 the connection:
 
 * EBADMSG: a record that was changed on its way.
-* EINVAL: a record that is not data. ``recvmsg`` returns it with its type. Only the alert ``close_notify`` is
-  a regular end. Other alerts and a renegotiation are not. If the bytes are not a record, the kernel has
-  nothing to return, and each further call would wait.
+* EINVAL: a record that is not data. ``recvmsg`` returns it with its type. A session ticket, which servers of
+  TLS 1.3 send after the handshake, is skipped. Only the alert ``close_notify`` is a regular end. Other
+  alerts, a renegotiation and a change of the key (KeyUpdate), which nobody could give to the kernel, are not.
+  If the bytes are not a record, the kernel has nothing to return, and each further call would wait.
 * 0 bytes: TCP ended without ``close_notify``, so data may be missing.
 
 Each of these calls returns one record. A record that is followed by others is passed on together with those
@@ -42,9 +43,11 @@ from kube_efs.tunnels.relay.mount_target import SOL_TLS
 _RECORD_TYPE = 1  # TLS_SET_RECORD_TYPE of linux/tls.h
 _TYPE_BYTES = socket.CMSG_SPACE(1)
 _RECORD_BYTES = 16 * 1024
-_ALERT = b"\x15"
-_HANDSHAKE = b"\x16"
+_ALERT, _HANDSHAKE = b"\x15", b"\x16"
+_TICKET = b"\x04"
 _CLOSE_NOTIFY = b"\x01\x00"
+# RFC 8446, section 6. With TLS 1.3, a server refuses a certificate after the handshake of the client.
+_ALERTS_OF_CERTIFICATES = (42, 43, 44, 45, 46, 48, 49, 116)
 # A piece of so much is probably followed by others.
 _LARGE_BYTES = 8 * 1024
 # As much as a pipe takes.
@@ -57,18 +60,12 @@ _LARGE_PIPE_BYTES = 128 * mmap.PAGESIZE
 _large_pipes = threading.BoundedSemaphore(32)
 _SILENCE_SECONDS = 60
 _SILENCE = struct.pack("ll", _SILENCE_SECONDS, 0)
-_RESET, _NO_RESET = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
-
-
-def reset(client: socket.socket) -> None:
-    """Close with RST, so that the client does not take what it received for everything."""
-    with suppress(OSError):
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    client.close()
+# SO_LINGER: the end of a socket is RST, so that its peer does not take what it received for everything.
+RESET, _NO_RESET = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
 class Splicing:
-    """Copies both directions in ``run``.
+    """Copies both directions in ``run``. The client has SO_LINGER with RESET, until a regular end.
 
     ``sent_bytes`` and ``received_bytes`` are those to and from the mount target until now. ``problem`` is the
     reason of an irregular end.
@@ -84,8 +81,6 @@ class Splicing:
 
     def run(self) -> None:
         """Copy until both directions have ended, and close both sides."""
-        # Unless it is a regular one, an end resets the client, also the end of this process.
-        self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         for side in (self._client, self._stream):
             side.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _SILENCE)
         sender = threading.Thread(target=self._copy, args=(self._send,), daemon=True)
@@ -165,18 +160,19 @@ class Splicing:
 
     def _take_record(self, pipe: "_Pipe", flags: int = 0) -> int:
         """Move the data of a record, or a part of it, into the pipe; raises _CloseNotify, BlockingIOError."""
-        try:
-            count = pipe.fill(self._stream, flags) if flags else self._take(self._stream, pipe)
-        except OSError as error:
-            if error.errno == errno.EBADMSG:
-                raise ConnectionError("a TLS record was changed on its way") from error
-            if error.errno != errno.EINVAL:
-                raise
-            self._require_close_notify()
-            raise _CloseNotify from error
-        if not count:
-            raise ConnectionError("the mount target ended the connection without close_notify")
-        return count
+        while True:
+            try:
+                count = pipe.fill(self._stream, flags) if flags else self._take(self._stream, pipe)
+            except OSError as error:
+                if error.errno == errno.EBADMSG:
+                    raise ConnectionError("a TLS record was changed on its way") from error
+                if error.errno != errno.EINVAL:
+                    raise
+                self._skip_ticket()
+            else:
+                if not count:
+                    raise ConnectionError("the mount target ended the connection without close_notify")
+                return count
 
     def _take(self, side: socket.socket, pipe: "_Pipe") -> int:
         """Move what a side sends into the pipe; 0 at its end."""
@@ -187,18 +183,23 @@ class Splicing:
                 if self._is_half_closed:
                     raise ConnectionError("one side has ended, and the other one is silent") from error
 
-    def _require_close_notify(self) -> None:
+    def _skip_ticket(self) -> None:
+        """Read a record that is not data; raises _CloseNotify or ConnectionError unless it is a ticket."""
         try:
             record, ancillary, *_ = self._stream.recvmsg(_RECORD_BYTES, _TYPE_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError as error:
             raise ConnectionError("the mount target sent something that is not TLS") from error
         record_type = ancillary[0][2] if ancillary else b""
+        if record_type == _HANDSHAKE and record.startswith(_TICKET):
+            return
         if record_type == _HANDSHAKE:
-            raise ConnectionError("the mount target asks for a new handshake")
+            raise ConnectionError("the mount target asks for a new handshake or a new key")
         if record_type != _ALERT or len(record) != len(_CLOSE_NOTIFY):
             raise ConnectionError("the mount target sent a TLS record that is not data")
-        if record[1:] != _CLOSE_NOTIFY[1:]:
-            raise ConnectionError(f"the mount target sent the TLS alert {record[1]}")
+        if record[1:] == _CLOSE_NOTIFY[1:]:
+            raise _CloseNotify
+        about = " about the client certificate" if record[1] in _ALERTS_OF_CERTIFICATES else ""
+        raise ConnectionError(f"the mount target sent the TLS alert {record[1]}{about}")
 
 
 class _CloseNotify(Exception):

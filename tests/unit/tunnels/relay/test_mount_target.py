@@ -20,7 +20,7 @@ from kube_efs.tunnels.relay.mount_target import (
     handshake,
     load_context,
 )
-from kube_efs.tunnels.relay.splicing import reset
+from kube_efs.tunnels.relay.splicing import RESET
 from tiny_ca.authority import Authority
 
 HOST = "fs-0123456789abcdef0.efs.us-east-1.amazonaws.com"
@@ -138,7 +138,8 @@ def test_mount_target_that_resets_the_connection_at_once_is_the_reason(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connection = socket.create_connection(listener.getsockname())
         accepted, _ = listener.accept()
-        reset(accepted)
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        accepted.close()
     select.select([connection], [], [], 60)
     monkeypatch.setattr(mount_target, "_connect_first", lambda _: connection)
     with pytest.raises(ConnectFailed, match="the server has reset the connection"):

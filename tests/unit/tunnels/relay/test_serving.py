@@ -96,7 +96,7 @@ def test_connection_that_ends_after_its_handshake_is_the_reason(monkeypatch: pyt
     monkeypatch.setattr(splicing, "_PIPE_BYTES", 1 << 30)  # no pipe is so large
     relay, port = Relay(1), free_port()
     relay.add(DOCUMENT | {"port": port})
-    [service] = relay.services()
+    [service] = relay.services.values()
     relay.acceptor.start()
 
     with mount_target:
