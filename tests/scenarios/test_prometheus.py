@@ -17,6 +17,7 @@ import aiohttp
 import grpc.aio
 import pytest
 import pytest_asyncio
+import yaml
 from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -400,6 +401,24 @@ async def test_alert_fires_for_failed_calls_of_csi_provisioner(
         async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
             await steps.eventually(calls_fail, what="EFSCreateVolumeFailing fires")
     prometheus.read_from(_programs(cluster))
+
+
+async def test_alert_fires_while_the_api_server_cannot_be_read(
+    cluster: Cluster, prometheus: Prometheus
+) -> None:
+    kubeconfig = prometheus.folder / "kubeconfig"
+    document = yaml.safe_load(cluster.kubeconfig.read_text())
+    document["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"  # nobody listens there
+    kubeconfig.write_text(yaml.safe_dump(document))
+    log_file = prometheus.folder / "alone.log"
+    alone = cluster.controller.replica(log_file, {"KUBECONFIG": str(kubeconfig)})
+    try:
+        await alone.start()
+        prometheus.read_from({"controller": alone})
+        await fires(prometheus, "EFSApiRequestsFailing")
+    finally:
+        await alone.stop()
+        prometheus.read_from(_programs(cluster))
 
 
 async def test_alert_fires_while_no_controller_leads(cluster: Cluster, prometheus: Prometheus) -> None:
