@@ -12,9 +12,9 @@ from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core.exceptions import ConfigError
 from yarl import URL
 
+from kube_efs.kube.answers import DecodableTransport
 from kube_efs.kube.connections import Connections
 from kube_efs.kube.credentials import CredentialsTransport
-from kube_efs.kube.decodable import DecodableTransport
 from kube_efs.kube.errors import configured
 from kube_efs.kube.kubeconfig import Cluster, User, load_kubeconfig
 from kube_efs.kube.measuring import MeasuringTransport

@@ -25,10 +25,11 @@ from tests.unit.kube.shared_volume_definition import define
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.cluster import gather_cluster
 from kube_efs.kube import client as client_module
+from kube_efs.kube.answers import DecodableTransport
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.client import connect
 from kube_efs.kube.connections import Connections
-from kube_efs.kube.decodable import DecodableTransport, decodable
+from kube_efs.kube.decodable import decodable
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
 from kube_efs.kube.shared_volumes import SharedVolumeResource
 from kube_efs.kube.watching import Applied, Listed, follow
