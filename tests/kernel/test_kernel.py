@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -33,6 +34,7 @@ from tests.kernel.scenarios import (
 from tests.kernel.uml import Guest, what_is_missing
 
 from kube_efs.tunnels.data_plane import DataPlaneName
+from kube_efs.tunnels.relay import serving
 
 # The longest first, so that none of them is left alone at the end.
 _MODULES = (
@@ -114,9 +116,12 @@ def guests(
         of_image = (image.__name__, DataPlaneName.STUNNEL)
         if of_image in names:
             try:
-                environment["IMAGE_ROOT"] = str(stack.enter_context(mounted_image(own_image())))
+                root = stack.enter_context(mounted_image(own_image()))
             except (FileNotFoundError, subprocess.CalledProcessError):
                 del names[of_image]
+            else:
+                assert _is_current(root), f"{own_image()} has another relay; make image builds it again"
+                environment["IMAGE_ROOT"] = str(root)
         pool = stack.enter_context(ThreadPoolExecutor(_GUESTS_AT_ONCE))
         running = {}
         for (module, data_plane), chosen in names.items():
@@ -130,6 +135,13 @@ def guests(
             results = pool.submit(guest.run, seconds=_GUEST_SECONDS)
             running[module, data_plane] = _Running(guest=guest, results=results)
         yield running
+
+
+def _is_current(root: Path) -> bool:
+    """Whether the image has the relay of these sources."""
+    [built] = root.glob("opt/kube-efs/lib/python3*/site-packages/kube_efs/tunnels/relay")
+    source = Path(serving.__file__).parent
+    return all((built / one.name).read_bytes() == one.read_bytes() for one in source.glob("*.py"))
 
 
 SCENARIOS = [one for module in _MODULES for one in _scenarios(module)]

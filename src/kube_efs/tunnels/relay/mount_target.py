@@ -22,7 +22,7 @@ _KEYS = ((1, "encrypt"), (2, "decrypt"))
 _KEY_VERSION_BYTES = 4
 _NO_KEY = {
     errno.EOPNOTSUPP: "its module tls is not loaded",
-    errno.EBUSY: "it has no key; its AES-GCM or the support of OpenSSL is missing",
+    errno.EBUSY: "it has no key; its support of the cipher or that of OpenSSL is missing",
 }
 _OP_ENABLE_KTLS = 1 << 3  # the ssl module names it from Python 3.12 on
 _CIPHERS = "ECDHE+AESGCM"
@@ -133,9 +133,9 @@ def handshake(
     except OSError as error:
         raise ConnectFailed(f"TLS failed: {_text(error)}") from error
     with tls:
-        _require_kernel_keys(tls)
-        name, *_ = tls.cipher() or ("",)
-        negotiated = Negotiated(address, tls.version() or "", name, _subject(tls))
+        cipher, *_ = tls.cipher() or ("",)
+        _require_kernel_keys(tls, cipher)
+        negotiated = Negotiated(address, tls.version() or "", cipher, _subject(tls))
         # A plain socket instead: OpenSSL must never read or write this stream again.
         stream = socket.socket(fileno=tls.detach())
     stream.settimeout(None)
@@ -158,13 +158,13 @@ def _connect_first(destination: Destination) -> socket.socket:
     raise ConnectFailed("; ".join(problems))
 
 
-def _require_kernel_keys(tls: ssl.SSLSocket) -> None:
+def _require_kernel_keys(tls: ssl.SSLSocket, cipher: str) -> None:
     for option, what in _KEYS:
         try:
             tls.getsockopt(SOL_TLS, option, _KEY_VERSION_BYTES)
         except OSError as error:
             reason = _NO_KEY.get(error.errno or 0) or _text(error)
-            raise ConnectFailed(f"the kernel does not {what} TLS: {reason}") from error
+            raise ConnectFailed(f"the kernel does not {what} TLS: {reason} ({cipher})") from error
 
 
 def _subject(tls: ssl.SSLSocket) -> str:

@@ -70,8 +70,6 @@ class Service:
         self.document = state["service"]
         self.destination = parse_destination(self.document)
         self.listener = listener
-        # Its connections inherit it. So also the end of this process resets a client.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self._lock = threading.Lock()
         self._open: set[Splicing] = set()
         self._connected, self._sent_bytes, self._received_bytes = (state.get(name, 0) for name in _COUNTERS)
@@ -95,6 +93,9 @@ class Service:
     def serve(self, client: socket.socket, problem: str) -> None:
         """Carry the connection until its end; refuse it if there is a problem."""
         reason = problem or "internal error; the log of the relay has the details"
+        # Also the end of this process resets it. The listener must not have this option, which connections
+        # inherit: a relay of version 0.2.0 that shares the listener would lose the last data of regular ends.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         try:
             if not problem:
                 reason = self._carry(client)

@@ -9,11 +9,13 @@ From the socket of the mount target, splice returns only the data of intact TLS 
 the connection:
 
 * EBADMSG: a record that was changed on its way.
-* EINVAL: a record that is not data. ``recvmsg`` returns it with its type. A session ticket, which servers of
-  TLS 1.3 send after the handshake, is skipped. Only the alert ``close_notify`` is a regular end. Other
-  alerts, a renegotiation and a change of the key (KeyUpdate), which nobody could give to the kernel, are not.
-  If the bytes are not a record, the kernel has nothing to return, and each further call would wait.
-* 0 bytes: TCP ended without ``close_notify``, so data may be missing.
+* EINVAL: a record that is not data. ``recvmsg`` returns it with its type. A session ticket in one record,
+  which servers of TLS 1.3 send after the handshake, is skipped. Only the alert ``close_notify`` is a regular
+  end. Other alerts, a renegotiation and a change of the key (KeyUpdate), which nobody could give to the
+  kernel, are not. If the bytes are not a record, the kernel has nothing to return, and each further call
+  would wait.
+* 0 bytes: TCP ended without ``close_notify``, so data may be missing. A record without data, which no server
+  of NFS needs, looks the same.
 
 Each of these calls returns one record. A record that is followed by others is passed on together with those
 that have arrived, because each call at the side of the client costs processor time, too. But only if the pipe
@@ -168,7 +170,7 @@ class Splicing:
                     raise ConnectionError("a TLS record was changed on its way") from error
                 if error.errno != errno.EINVAL:
                     raise
-                self._skip_ticket()
+                self._read_control_record()
             else:
                 if not count:
                     raise ConnectionError("the mount target ended the connection without close_notify")
@@ -183,7 +185,7 @@ class Splicing:
                 if self._is_half_closed:
                     raise ConnectionError("one side has ended, and the other one is silent") from error
 
-    def _skip_ticket(self) -> None:
+    def _read_control_record(self) -> None:
         """Read a record that is not data; raises _CloseNotify or ConnectionError unless it is a ticket."""
         try:
             record, ancillary, *_ = self._stream.recvmsg(_RECORD_BYTES, _TYPE_BYTES, socket.MSG_DONTWAIT)

@@ -28,6 +28,16 @@ async def test_test_that_fails_is_an_obstacle(monkeypatch: pytest.MonkeyPatch) -
     assert found == f"the test of the kernel's TLS failed ({sys.executable}: No module named no_such_module)"
 
 
+@pytest.mark.parametrize("obstructed", ssl.TLSVersion.__members__.values())
+def test_obstacle_of_any_version_counts(monkeypatch: pytest.MonkeyPatch, obstructed: ssl.TLSVersion) -> None:
+    monkeypatch.setattr(self_connection, "VERSIONS", tuple(ssl.TLSVersion))
+    monkeypatch.setattr(
+        self_connection, "_obstacle_with", lambda version, *_: "no key" if version is obstructed else ""
+    )
+
+    assert find_obstacle() == "no key"
+
+
 def test_stream_that_stays_in_user_space_is_an_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_kernel_keys() -> object:
         context = mount_target.client_context()

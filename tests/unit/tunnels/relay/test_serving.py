@@ -90,6 +90,18 @@ def test_client_is_refused_if_no_thread_can_start_and_the_next_one_is_served(tmp
     assert "missing.pem: no such file" in _reason_after_a_client(relay, port)
 
 
+def test_client_in_the_queue_of_an_earlier_relay_is_reset_if_it_is_refused(tmp_path: Path) -> None:
+    port = free_port()
+    listener = socket.create_server(("127.0.0.1", port))
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_SECONDS) as client:
+        relay = Relay(1)
+        missing = str(tmp_path / "missing.pem")
+        relay.resume({"service": DOCUMENT | {"port": port, "ca_file": missing}}, listener)
+        relay.acceptor.start()
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+
+
 def test_connection_that_ends_after_its_handshake_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, mount_target = connected_pair()
     monkeypatch.setattr(serving, "connect", lambda _: (stream, Negotiated()))
