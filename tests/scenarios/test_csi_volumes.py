@@ -156,6 +156,30 @@ async def test_retain_keeps_volume_and_access_point(cluster: Cluster, aws: Aws) 
     assert await aws.ids(system) == {csi_steps.handle_of(volume).access_point_id}
 
 
+async def test_claims_get_the_retained_volumes_that_fit_and_no_new_ones(cluster: Cluster, aws: Aws) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(
+        cluster.client, reclaim_policy="Retain", parameters={"fileSystemId": system}
+    )
+    retained = [await claims.provisioned(name, f"books-{number}") for number in range(6)]
+    access_points = await aws.ids(system)
+    for number, volume in enumerate(retained):
+        await claims.delete(f"books-{number}")
+        await directory_steps.reaches_phase(cluster, volume.name, VolumePhase.RELEASED)
+        unclaimed = {"spec": {"claimRef": None}}
+        await cluster.client.patch(PersistentVolume, volume.name, unclaimed, patch_type=PatchType.MERGE)
+        await directory_steps.reaches_phase(cluster, volume.name, VolumePhase.AVAILABLE)
+
+    await claims.create(name, *(f"books-{number}" for number in range(6)))
+    bound = {(await claims.bound(f"books-{number}")).name for number in range(6)}
+
+    assert bound == {one.name for one in retained}
+    # The controller has seen those before this one.
+    other = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": await aws.file_system()})
+    await claims.provisioned(other, "new")
+    assert await aws.ids(system) == access_points
+
+
 async def test_each_volume_gets_its_own_id_from_the_range(cluster: Cluster, aws: Aws) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
     name = await csi_steps.new_class(

@@ -39,11 +39,12 @@ from kube_efs.provisioning.workers.orders import (
 
 _PV_FINALIZER = "kubernetes.io/pv-protection"
 _PVC_FINALIZER = "kubernetes.io/pvc-protection"
+_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
 _GRACE_SECONDS = 5.0
 
 
 class Binder:
-    """Binds volumes to claims, releases them, and removes the finalizers of unused ones."""
+    """Assigns claims to provisioners, binds and releases volumes, and removes finalizers of unused ones."""
 
     def __init__(self, loop: VirtualLoop, rng: random.Random, server: ApiServer) -> None:
         self._loop = loop
@@ -66,6 +67,10 @@ class Binder:
                 claim = volume["spec"].get("claimRef") or {}
                 if (claim.get("namespace"), claim.get("name")) == (meta["namespace"], meta["name"]):
                     self._soon("pv", volume["metadata"]["name"])
+        elif plural == "storageclasses" and new is not None:
+            for claim in self._server.all("persistentvolumeclaims"):
+                if claim["spec"]["storageClassName"] == meta["name"]:
+                    self._soon("pvc", claim["metadata"]["name"], claim["metadata"]["namespace"])
         elif plural == "pods" and (new is None or new["status"]["phase"] in ENDED):
             for claim in _claims_of(new or old or {}):
                 self._soon("pvc", claim, meta["namespace"])
@@ -161,6 +166,21 @@ class Binder:
                 "persistentvolumes",
                 volume["metadata"]["name"],
                 lambda body: body["spec"].update(claimRef=reference),
+            )
+        if not wanted:
+            self._assign(claim)
+
+    def _assign(self, claim: Body) -> None:
+        """Assign the claim to the provisioner of its class."""
+        class_ = self._server.find("storageclasses", claim["spec"]["storageClassName"])
+        given = {} if class_ is None else {_PROVISIONER: class_["provisioner"]}
+        meta = claim["metadata"]
+        if not given.items() <= (meta.get("annotations") or {}).items():
+            self._server.update(
+                "persistentvolumeclaims",
+                meta["name"],
+                lambda body: body["metadata"].setdefault("annotations", {}).update(given),
+                meta["namespace"],
             )
 
     def _is_used(self, claim: str, namespace: str) -> bool:

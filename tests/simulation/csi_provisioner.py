@@ -116,6 +116,7 @@ class CsiProvisioner(Container):
         return (
             class_ is not None
             and class_["provisioner"] == DRIVER
+            and DRIVER in (claim["metadata"].get("annotations") or {}).values()
             and not claim["spec"].get("volumeName")
             and "deletionTimestamp" not in claim["metadata"]
         )

@@ -155,7 +155,11 @@ def claim(
     name: str, *, storage_class: str = "efs", labels: dict[str, str] | None = None
 ) -> PersistentVolumeClaim:
     return PersistentVolumeClaim(
-        metadata=ObjectMeta(name=name, namespace="default"),
+        metadata=ObjectMeta(
+            name=name,
+            namespace="default",
+            annotations={"volume.kubernetes.io/storage-provisioner": EFS.provisioner},
+        ),
         spec=PersistentVolumeClaimSpec(
             accessModes=["ReadWriteMany"],
             storageClassName=storage_class,

@@ -58,6 +58,9 @@ def at(path: str) -> Location:
 
 DATA = at("/team/example")
 
+UNASSIGNED = replace(claim(), storage_provisioner=None)
+
+
 # --- which claims are planned
 
 
@@ -70,9 +73,9 @@ async def test_our_claim_is_planned(world: World) -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        pytest.param(replace(claim(), storage_class="other"), id="another class"),
-        pytest.param(replace(claim(), storage_class=None), id="no class yet"),
-        pytest.param(replace(claim(), storage_class=""), id="no class requested"),
+        pytest.param(replace(UNASSIGNED, storage_class="other"), id="another class"),
+        pytest.param(replace(UNASSIGNED, storage_class=None), id="no class yet"),
+        pytest.param(replace(UNASSIGNED, storage_class=""), id="no class requested"),
         pytest.param(replace(claim(), phase=ClaimPhase.BOUND), id="bound"),
         pytest.param(replace(claim(), volume_name="pv"), id="with volumeName"),
         pytest.param(replace(claim(), deleting=True), id="being deleted"),
@@ -85,7 +88,7 @@ def test_claim_that_needs_no_volume_of_ours_is_not_planned(world: World, wanted:
 
 def test_class_of_another_provisioner_is_ignored(world: World) -> None:
     world.index.classes["efs"] = replace(EFS, provisioner="other.example/efs")
-    assert world.engine.plan(claim()) is None
+    assert world.engine.plan(UNASSIGNED) is None
 
 
 def test_claim_assigned_to_another_provisioner_is_left_alone(world: World) -> None:
@@ -193,9 +196,10 @@ def test_claim_waits_for_a_missing_file_system(world: World) -> None:
 # --- claims that Kubernetes has assigned to a provisioner (the annotation storage-provisioner)
 
 
-@pytest.mark.parametrize("given_to", [None, PROVISIONER], ids=["unassigned", "assigned to us"])
-def test_claim_is_served_by_the_provisioner_in_its_annotation(world: World, given_to: str | None) -> None:
-    assert world.engine.plan(replace(claim(), storage_provisioner=given_to)) is not None
+def test_claim_is_served_only_after_kubernetes_has_assigned_it_to_us(world: World) -> None:
+    """Before, it may still get a volume that exists."""
+    assert world.engine.plan(UNASSIGNED) is None
+    assert world.engine.plan(replace(UNASSIGNED, storage_provisioner=PROVISIONER)) is not None
 
 
 def test_missing_class_is_reported_on_a_claim_assigned_to_us(world: World) -> None:

@@ -307,6 +307,7 @@ def claim(
         name=f"claim-{uid}",
         uid=ClaimUid(uid),
         storage_class=EFS.name,
+        storage_provisioner=EFS.provisioner,
         match_labels=labels,
         access_modes=("ReadWriteMany",),
     )

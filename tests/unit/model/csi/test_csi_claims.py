@@ -19,6 +19,7 @@ CLAIM = Claim(
     uid=ClaimUid("557b4436-ed73-11e6-84b3-06a700dda5f5"),
     resource_version="7",
     storage_class="efs",
+    storage_provisioner="efs.csi.aws.com",
     access_modes=("ReadWriteMany",),
     requested_storage="5Gi",
 )
