@@ -63,19 +63,21 @@ class Binder:
                 self._soon("pvc", claim["name"], claim.get("namespace", ""))
         elif plural == "persistentvolumeclaims":
             self._soon("pvc", meta["name"], meta["namespace"])
-            for volume in self._server.all("persistentvolumes"):
-                claim = volume["spec"].get("claimRef") or {}
-                if (claim.get("namespace"), claim.get("name")) == (meta["namespace"], meta["name"]):
-                    self._soon("pv", volume["metadata"]["name"])
-        elif plural == "storageclasses" and new is not None:
+            self._see_volumes_of(meta["name"], meta["namespace"])
+        elif plural == "storageclasses":
             for claim in self._server.all("persistentvolumeclaims"):
-                if claim["spec"]["storageClassName"] == meta["name"]:
-                    self._soon("pvc", claim["metadata"]["name"], claim["metadata"]["namespace"])
+                self._soon("pvc", claim["metadata"]["name"], claim["metadata"]["namespace"])
         elif plural == "pods" and (new is None or new["status"]["phase"] in ENDED):
             for claim in _claims_of(new or old or {}):
                 self._soon("pvc", claim, meta["namespace"])
             if new is None:
                 self._collect(meta["uid"])
+
+    def _see_volumes_of(self, name: str, namespace: str) -> None:
+        for volume in self._server.all("persistentvolumes"):
+            claim = volume["spec"].get("claimRef") or {}
+            if (claim.get("namespace"), claim.get("name")) == (namespace, name):
+                self._soon("pv", volume["metadata"]["name"])
 
     def _collect(self, owner: str) -> None:
         """Delete the claims that a deleted pod owned, as the garbage collector does."""

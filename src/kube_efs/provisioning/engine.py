@@ -206,8 +206,8 @@ class Engine:
         if is_root or not claim.wants_volume or self._index.volume_of(claim.uid):
             return None
         storage_class, backend = self._served_by(claim)
-        # Kubernetes assigns a claim to a provisioner only if no existing volume fits. Before, a new one could take
-        # the place of one with data: of a retained one, or of one that people have made.
+        # Kubernetes assigns a claim to a provisioner only if no existing volume fits. Before, a new one could
+        # take the place of one with data: of a retained one, or of one that people have made.
         is_ours = backend is not None and claim.storage_provisioner == backend.provisioner
         if storage_class is None or backend is None or not is_ours:
             self._check_assigned_to_us(claim, storage_class)
