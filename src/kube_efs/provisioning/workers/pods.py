@@ -37,7 +37,7 @@ from dataclasses import replace
 
 import structlog
 from lightkube import AsyncClient
-from lightkube.resources.core_v1 import Event, Pod
+from lightkube.resources.core_v1 import Event, PersistentVolumeClaim, Pod
 from lightkube.types import PatchType
 
 from kube_efs.kube.deleting import delete_exactly
@@ -421,6 +421,7 @@ class WorkerPods:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._options.start_seconds):
                         return await self._end_of(name)
+                await self._check_root(name)
                 await self._check_mount(name, avoided)
                 return await self._end_of(name)
         except TimeoutError as error:
@@ -436,6 +437,28 @@ class WorkerPods:
             # A list may be older than the pod.
             self._pods[name] = await self._read(name)
         return pod
+
+    async def _check_root(self, name: str) -> None:
+        """Raise WorkerFailed without the pod, if the claim that it waits for does not exist."""
+        pod = self._pods.get(name)
+        if pod is None or not pod.is_pending or pod.root_claim is None:
+            return
+        try:
+            with translated(f"root claim of worker pod {name}"):
+                await self._client.get(
+                    PersistentVolumeClaim, pod.root_claim, namespace=self._options.namespace
+                )
+        except KubeNotFound as error:
+            await self._delete(name)
+            raise WorkerFailed(
+                "is not known to this controller, so no worker pod can mount it",
+                field="file system",
+                value=pod.file_system_id,
+                remedy="check its ID, the region and the account; if it was deleted, delete the volume and "
+                "remove its finalizer",
+            ) from error
+        except KubeError as error:
+            log.warning("worker-root-claim-not-read", pod=name, reason=str(error))
 
     async def _check_mount(self, name: str, avoided: Collection[str]) -> None:
         """Raise WorkerDenied without the pod, if it waits because EFS denies the mount of its volume."""

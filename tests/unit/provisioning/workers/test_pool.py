@@ -1181,6 +1181,17 @@ async def test_denied_mount_is_reported_and_not_tried_again_at_once(
         assert [one for one in logs if one["event"] == "worker-started"] == []
 
 
+async def test_file_system_without_a_root_claim_is_reported_before_the_timeout(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    options = replace(OPTIONS, start_seconds=0.5, timeout_seconds=600)
+    async with deadline(), pool_of(kube, options) as pool:
+        with pytest.raises(WorkerFailed, match="is not known to this controller") as caught:
+            await pool.make(at("/data"), PLAIN)
+        assert (caught.value.field, caught.value.value) == ("file system", "fs-1")
+        await eventually(lambda: none_left(kube))
+
+
 async def test_other_failed_mounts_are_waited_for(kube: AsyncClient) -> None:
     options = replace(OPTIONS, start_seconds=1, timeout_seconds=1, with_driver=True)
     async with deadline(), pool_of(kube, options) as pool:
