@@ -84,12 +84,14 @@ class SnapshotStore:
         except KubeNotFound:
             return None
 
-    async def contents(self) -> tuple[SnapshotContent, ...]:
-        """Every content of the cluster; none without this kind of objects."""
+    async def contents(self, driver: str) -> tuple[SnapshotContent, ...]:
+        """The contents of the driver in the cluster; none without this kind of objects. It lists all."""
         try:
             with translated("list VolumeSnapshotContent"):
                 found = self._client.list(VolumeSnapshotContent, chunk_size=PAGE_SIZE)
-                return tuple([read_content(one.to_dict()) async for one in found])
+                # Those of other drivers may be many more, so only these are kept.
+                ours = (one async for one in found if (one.spec or {}).get("driver") == driver)
+                return tuple([read_content(one.to_dict()) async for one in ours])
         except KubeNotFound:
             return ()
 

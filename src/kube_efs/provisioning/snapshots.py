@@ -4,7 +4,7 @@ A snapshot is ready when it is complete, and not before: its source must not cha
 snapshot must be consistent. It has its own directory, so the volume can be deleted afterwards.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -38,6 +38,7 @@ from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.guards import Guards, Permit, RemovableDirectory, Removal, RemovalOrder
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 from kube_efs.provisioning.workers.pods import Busy
+from kube_efs.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)
 
@@ -77,6 +78,8 @@ class Snapshots:
         self._copies = copies
         self._directories = directories
         self._guards = guards
+        # A removal needs a list that has begun after it; concurrent ones share it.
+        self._needed = SingleFlight(self._list_needed)
         # The directories of snapshots that were begun, until they are removed: the answer can get lost.
         self._begun: set[Location] = set()
 
@@ -193,14 +196,18 @@ class Snapshots:
         An administrator can create any number of VolumeSnapshotContents with the ID of one snapshot, or with
         the uid of one VolumeSnapshot.
         """
-        for content in await self._store.contents():
-            if content.driver == DRIVER and content.needs_data and _place(content) == location:
-                raise RemovalRefused(
-                    f"is also used by VolumeSnapshotContent {content.name}",
-                    field="directory",
-                    value=str(location),
-                    remedy="delete that first, or set deletionPolicy to Retain",
-                )
+        if name := (await self._needed()).get(location):
+            raise RemovalRefused(
+                f"is also used by VolumeSnapshotContent {name}",
+                field="directory",
+                value=str(location),
+                remedy="delete that first, or set deletionPolicy to Retain",
+            )
+
+    async def _list_needed(self) -> Mapping[Location, str]:
+        """The directories that contents of the cluster need, and the name of such a content."""
+        contents = await self._store.contents(DRIVER)
+        return {place: one.name for one in contents if one.needs_data and (place := _place(one))}
 
 
 def _place(content: SnapshotContent) -> Location | None:

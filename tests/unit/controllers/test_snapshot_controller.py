@@ -19,7 +19,7 @@ from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import InvalidArgument, VolumePending
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Directory, parse_directory
-from kube_efs.model.errors import KubeEfsError, KubeUnavailable, WorkerFailed
+from kube_efs.model.errors import KubeEfsError, KubeUnavailable, RemovalRefused, WorkerFailed
 from kube_efs.model.snapshots import (
     BEING_CREATED,
     BEING_DELETED,
@@ -298,6 +298,32 @@ async def test_copy_of_another_content_with_the_uid_of_the_snapshot_is_not_chang
     assert store.known.is_being_created
     folders = world.folders
     assert (folders.removed, folders.discarded, folders.stopped) == ([], [], [])
+
+
+@pytest.mark.virtual_time
+async def test_concurrent_removals_share_lists_that_begin_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, lists = CsiWorld(), 0
+
+    async def contents(driver: str) -> tuple[SnapshotContent, ...]:
+        nonlocal lists
+        lists += 1
+        found = tuple(world.contents.known)
+        await asyncio.sleep(1)
+        return found
+
+    monkeypatch.setattr(world.contents, "contents", contents)
+    late = f"{SNAPSHOT}-late"
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(100):
+            tasks.create_task(world.snapshots.delete(f"{SNAPSHOT}-{number}"))
+        await asyncio.sleep(0.5)
+        # The running list does not contain it.
+        world.contents.known = [
+            SnapshotContent(name="other", uid="uid-2", driver=DRIVER, given_handle=late),
+        ]
+        with pytest.raises(RemovalRefused, match="is also used by VolumeSnapshotContent other"):
+            await world.snapshots.delete(late)
+    assert (len(world.folders.removed), lists) == (100, 2)
 
 
 @pytest.mark.parametrize("handle", ["not ours", "s3files:fs-0123456789abcdef0::fsap-0123456789abcdef0"])

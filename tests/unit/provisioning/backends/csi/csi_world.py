@@ -323,8 +323,8 @@ class Contents(SnapshotStore):
     def __init__(self) -> None:
         self.known: list[SnapshotContent] = []
 
-    async def contents(self) -> tuple[SnapshotContent, ...]:
-        return tuple(self.known)
+    async def contents(self, driver: str) -> tuple[SnapshotContent, ...]:
+        return tuple(one for one in self.known if one.driver == driver)
 
 
 class KnownClaims(ClaimStore):
