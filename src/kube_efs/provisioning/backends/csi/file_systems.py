@@ -53,6 +53,7 @@ from kube_efs.model.errors import (
     WorkerFailed,
 )
 from kube_efs.provisioning.guards import RemovalOrder
+from kube_efs.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +63,11 @@ CALL_SECONDS: Final = 180.0
 _VISIBLE_SECONDS: Final = 5.0
 # A file system takes seconds, a mount target a minute or two.
 _POLL_SECONDS: Final = 2.0
+# Each claim needs the subnets of all nodes, also if its file system is complete, so claims share one list. It
+# must not be much older: a claim can wait for a pod on a node that was added for it, in a zone without a
+# mount target, and no later claim adds one to a file system of its own. A node runs pods later than this
+# after its registration, because its network plugin must start first.
+_SUBNETS_SECONDS: Final = 10.0
 # AWS documents these refusals of DeleteFileSystem, and not which of them is that of a replication.
 _IN_REPLICATION: Final = frozenset({"BadRequest", "FileSystemInUse"})
 _GROUP_IN_USE: Final = frozenset({"DependencyViolation"})
@@ -109,6 +115,9 @@ class FileSystems:
         self._patience_seconds = patience_seconds
         # By token; claims of one namespace create their file system together.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._subnets_of_nodes = SingleFlight(self._describe_subnets_of_nodes)
+        # The last answer that was not empty, and when its list of nodes has begun.
+        self._described: tuple[float, Sequence[Subnet]] | None = None
         # Since when no volume is leaving with a file system whose removal has begun.
         self._left_since: dict[FileSystemId, float] = {}
         # File systems without the tags of this cluster, and the time of that answer.
@@ -508,10 +517,9 @@ class FileSystems:
     async def _subnets(self, template: FileSystemTemplate) -> Sequence[Subnet]:
         """The subnets of the mount targets, one of each zone of the file system."""
         if template.subnets:
-            subnets = await self._gateway.owned.subnets(template.subnets)
+            subnets: Sequence[Subnet] = await self._gateway.owned.subnets(template.subnets)
         else:
-            instances = await self._cluster.instance_ids()
-            subnets = await self._gateway.owned.subnets_of_instances(instances) if instances else ()
+            subnets = await self._subnets_of_nodes()
             if not subnets:
                 problem = "is missing, and the cluster has no nodes that are EC2 instances"
                 raise InvalidArgument(problem, field="subnetIds", remedy="name subnets in the StorageClass")
@@ -529,6 +537,17 @@ class FileSystems:
             raise InvalidArgument(
                 error.problem, field="subnetIds", value=error.value, remedy=error.remedy
             ) from error
+
+    async def _describe_subnets_of_nodes(self) -> Sequence[Subnet]:
+        """The subnets of the cluster's nodes, as they were ``_SUBNETS_SECONDS`` ago at the earliest."""
+        began = _now()
+        if self._described is not None and began < self._described[0] + _SUBNETS_SECONDS:
+            return self._described[1]
+        instances = await self._cluster.instance_ids()
+        subnets = await self._gateway.owned.subnets_of_instances(instances) if instances else ()
+        if subnets:
+            self._described = (began, subnets)
+        return subnets
 
     async def _delete_mount_targets(self, name: FileSystemId) -> None:
         until = _now() + self._patience_seconds

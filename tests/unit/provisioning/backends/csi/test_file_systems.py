@@ -1466,3 +1466,16 @@ def test_calls_of_other_volumes_do_not_grow() -> None:
         assert (first, driver.connection.calls.count("DescribeFileSystems")) == (1, 1)
 
     run(test)
+
+
+def test_claims_without_subnets_share_the_list_of_nodes() -> None:
+    async def test() -> None:
+        driver = Driver(AwsAccount())
+        await asyncio.gather(*(driver.create(_of(f"team-{number}", 1)) for number in range(50)))
+        assert driver.connection.calls.count("DescribeInstances") == 1
+        await asyncio.sleep(10)
+        # These find the file system of their namespace complete.
+        await asyncio.gather(*(driver.create(_of("team-1", number)) for number in range(2, 10)))
+        assert driver.connection.calls.count("DescribeInstances") == 2
+
+    run(test)

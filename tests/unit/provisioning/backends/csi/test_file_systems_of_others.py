@@ -550,6 +550,7 @@ def test_namespace_gets_mount_targets_in_the_zones_of_new_nodes() -> None:
         driver = Driver(account)
         await driver.create(_of("team", 1))
         account.zones = 3  # The cluster was scaled.
+        await asyncio.sleep(2)  # The list of nodes may be ten seconds old.
         await driver.create(_of("team", 2))
         assert len(account.mount_targets) == 3
 
