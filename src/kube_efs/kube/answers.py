@@ -5,10 +5,16 @@
 A page of a list is bounded in bytes, too. Some hundred objects of a megabyte would fill the memory of this
 process at each of its starts, and JSON makes some characters six times as long. So a page that is too large
 is not read to its end, but requested again with fewer objects.
+
+Only a few pages are read at a time, whatever the callers do. A list keeps the objects of a page until it has
+the next one, so a list that has begun comes before others.
 """
 
+import asyncio
 import zlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
 from typing import Final
 
 import httpx2
@@ -20,6 +26,10 @@ _WORKLOADS_OF_A_NAMESPACE: Final = "/apis/apps/v1/namespaces/"
 # Five hundred ordinary claims have a megabyte, as many pods seven. Decoding takes some ten times that.
 _PAGE_BYTES: Final = 16 * 1024 * 1024
 _FEWER: Final = 5
+_PAGES_AT_ONCE: Final = 4
+# The API server ends a request of a list after a minute. A connection that carries some bytes again and again
+# has no other end, and would keep the other lists waiting.
+_PAGE_SECONDS: Final = 60.0
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
@@ -31,6 +41,7 @@ class DecodableTransport(httpx2.AsyncBaseTransport):
         self._page_bytes = page_bytes
         # How many objects of a kind the next page may have, if the last one had too many bytes.
         self._limits: dict[str, int] = {}
+        self._turns = _Turns()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The answer; raises TransportError or DecodingError."""
@@ -40,7 +51,9 @@ class DecodableTransport(httpx2.AsyncBaseTransport):
         request.headers["Accept-Encoding"] = "identity" if is_watch else "gzip"
         change = with_known_times if _WORKLOADS_OF_A_NAMESPACE in request.url.path else decodable
         if not is_watch:
-            return await self._read_page(request, change)
+            most = int(request.url.params.get("limit") or 0)
+            async with self._turns.taken() if most > 1 else nullcontext():
+                return await self._read_page(request, most, change)
         response = await self._inner.handle_async_request(request)
         body = response.stream
         if isinstance(body, httpx2.AsyncByteStream) and _is_json(response):
@@ -51,9 +64,11 @@ class DecodableTransport(httpx2.AsyncBaseTransport):
         """Close the connections."""
         await self._inner.aclose()
 
-    async def _read_page(self, request: httpx2.Request, change: Callable[[bytes], bytes]) -> httpx2.Response:
-        """The answer, whose body is bounded if it is a page of several objects."""
-        path, most = request.url.path, int(request.url.params.get("limit") or 0)
+    async def _read_page(
+        self, request: httpx2.Request, most: int, change: Callable[[bytes], bytes]
+    ) -> httpx2.Response:
+        """The answer, whose body is bounded if it is a page of several objects, of ``most`` ones."""
+        path = request.url.path
         limit = min(most, self._limits.get(path, most))
         while True:
             part = _with_limit(request, limit) if limit < most else request
@@ -61,7 +76,11 @@ class DecodableTransport(httpx2.AsyncBaseTransport):
             body = response.stream
             if not (isinstance(body, httpx2.AsyncByteStream) and _is_json(response)):
                 return response
-            content = await _read(response, body, self._page_bytes if limit > 1 else None)
+            try:
+                async with asyncio.timeout(_PAGE_SECONDS if most > 1 else None):
+                    content = await _read(response, body, self._page_bytes if limit > 1 else None)
+            except TimeoutError as error:
+                raise httpx2.ReadTimeout("the page took too long", request=request) from error
             if content is not None:
                 break
             limit = max(1, limit // _FEWER)
@@ -72,6 +91,44 @@ class DecodableTransport(httpx2.AsyncBaseTransport):
             self._limits.pop(path, None)
         response.stream = httpx2.ByteStream(change(content))
         return response
+
+
+class _Turns:
+    """Turns of pages: at most ``_PAGES_AT_ONCE`` at a time, in the order of the requests."""
+
+    def __init__(self) -> None:
+        self._free = _PAGES_AT_ONCE
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncIterator[None]:
+        if self._free:
+            self._free -= 1
+        else:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():
+                    self._give_back()
+                raise
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._free += 1
+        # Not at once: the list of this page decodes it now, and requests its next page in the same step.
+        asyncio.get_running_loop().call_soon(self._pass_on)
+
+    def _pass_on(self) -> None:
+        while self._free and self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._free -= 1
+                turn.set_result(None)
 
 
 class _Lines(httpx2.AsyncByteStream):
