@@ -10,11 +10,12 @@ next pod would fail with the same directories, so it gets half as many. After ea
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Self
+from weakref import WeakValueDictionary
 
 import structlog
 from lightkube import AsyncClient
@@ -59,6 +60,10 @@ _QUIET_SECONDS = 0.2
 _GATHERING_MAX_SECONDS = 2.0
 # How often work that waits for another pod checks that pod.
 _LOOK_AGAIN_SECONDS = 1.0
+
+# A lane remembers how many directories the next pod gets. So it stays longer than any usual pause before they
+# are tried again.
+_IDLE_SECONDS = 3600.0
 
 # Users can create any number of claims, and each copy can use the throughput of its file system alone.
 _COPIES_AT_ONCE = 4
@@ -115,13 +120,13 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         # EFS and S3 Files give IDs of the same form.
         self._lanes: dict[tuple[FileSystemKind, FileSystemId], _Lane] = {}
         self._tasks = asyncio.TaskGroup()
-        self._copy_slots: dict[FileSystemId, Slots] = {}
+        self._copy_slots: WeakValueDictionary[FileSystemId, Slots] = WeakValueDictionary()
         self._copy_tasks: set[asyncio.Task[None]] = set()
         self._copies: dict[tuple[Location, CopyTerms], asyncio.Future[Copied]] = {}
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
-        self._background = [self._tasks.create_task(self._pods.watch())]
+        self._background = {self._tasks.create_task(self._pods.watch())}
         return self
 
     async def __aexit__(
@@ -315,7 +320,9 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane(self._options.batch_max)
-            self._background.append(self._tasks.create_task(self._serve(root, lane)))
+            serving = self._tasks.create_task(self._serve(root, lane))
+            self._background.add(serving)
+            serving.add_done_callback(self._background.discard)
         loop = asyncio.get_running_loop()
         task = _Task(job, item, loop.create_future(), since=loop.time(), confirm=confirm)
         lane.waiting.append(task)
@@ -333,7 +340,13 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     async def _serve(self, root: Location, lane: _Lane) -> None:
         await self._pods.listed()
         while True:
-            await lane.arrived.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_IDLE_SECONDS):
+                    await lane.arrived.wait()
+            if not lane.arrived.is_set():
+                # Without an await since the check: the next work gets a new lane.
+                del self._lanes[root.kind, root.file_system_id]
+                return
             await self._gather(lane)
             batch = self._take(root.file_system_id, lane)
             if batch:

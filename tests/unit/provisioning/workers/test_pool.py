@@ -522,6 +522,20 @@ async def test_newest_three_failed_pods_are_kept(
     assert "other-file-system" in await pods(kube)
 
 
+async def test_nothing_is_kept_for_a_file_system_without_work(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", 0.3)
+    async with deadline(), pool_of(kube) as pool:
+        await asyncio.gather(*(pool.make(at("/data", f"fs-{number}"), PLAIN) for number in range(3)))
+
+        async def ended() -> bool:
+            return not pool._lanes and len(pool._background) == 1
+
+        await eventually(ended)
+        await pool.make(at("/later"), PLAIN)
+
+
 async def test_cancelled_caller_leaves_the_queue(kube: AsyncClient, kubelet: Kubelet) -> None:
     async with deadline(), pool_of(kube) as pool:
         given_up = asyncio.create_task(pool.make(at("/given-up"), PLAIN))
@@ -1223,6 +1237,7 @@ async def test_pod_copies_a_directory(kube: AsyncClient, kubelet: Kubelet, event
         assert (root / "new/file").read_text() == "data"
         await eventually(lambda: none_left(kube))
         metrics = pool._metrics
+        assert not pool._copy_slots
         again = await pool.copy(at("/new"), TERMS)
         assert (again.finished, again.progress) == (copied.finished, CopyProgress())
     assert metrics.copied_bytes._value.get() == 4
