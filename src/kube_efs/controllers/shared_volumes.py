@@ -45,6 +45,7 @@ _STEPS_MAX = 12
 _SOON_SECONDS = 1.0
 # The users of a claim that is being deleted can change without an event.
 _CHECK_AGAIN_SECONDS = 10.0
+_LONGEST_PAUSE_SECONDS = 300.0
 _WAITING = frozenset({SharedVolumePhase.PENDING, SharedVolumePhase.DELETING})
 # Another client has changed, created or deleted the object of a step.
 _OVERTAKEN = (KubeConflict, KubeAlreadyExists, KubeNotFound)
@@ -76,6 +77,8 @@ class SharedVolumeController(Controller[Owner]):
         self._known: set[Owner] = set()
         # By the names of their volumes: two of different namespaces can have the same one.
         self._failed: defaultdict[str, set[Owner]] = defaultdict(set)
+        # The message of each one that waits, and since when it is the same.
+        self._waiting: dict[Owner, tuple[str, float]] = {}
 
     def listed(self, owners: Collection[Owner]) -> None:
         """Replace the known SharedVolumes with a full list."""
@@ -92,8 +95,7 @@ class SharedVolumeController(Controller[Owner]):
     def gone(self, owner: Owner) -> None:
         """A SharedVolume was deleted."""
         self._known.discard(owner)
-        self._has_not_failed(owner)
-        self._events.gone(owner)
+        self._forget(owner)
 
     def touched(self, owner: Owner) -> None:
         """A volume or claim that may belong to this SharedVolume is new, has changed or was deleted."""
@@ -135,8 +137,7 @@ class SharedVolumeController(Controller[Owner]):
                 retry_seconds=self._backoff_seconds,
             )
             return self._backoff_seconds
-        self._has_not_failed(owner)
-        self._events.gone(owner)
+        self._forget(owner)
         return None
 
     async def _outcome(self, shared: SharedVolume) -> tuple[SharedVolume, Status] | None:
@@ -167,6 +168,8 @@ class SharedVolumeController(Controller[Owner]):
             self._failed[owner.volume_name].add(owner)
         else:
             self._has_not_failed(owner)
+        if not status.is_waiting:
+            self._waiting.pop(owner, None)
         self._events.settled(shared, status)
         if status != shared.status:
             await self._store.write_status(shared, status)
@@ -174,8 +177,22 @@ class SharedVolumeController(Controller[Owner]):
             # One that was deleted meanwhile is handled once more, and then forgotten.
             is_final = status.is_lasting and owner in self._known
             return None if is_final else self._backoff_seconds
-        is_waiting = status.phase in _WAITING
-        return min(_CHECK_AGAIN_SECONDS, self._backoff_seconds) if is_waiting else None
+        pause = min(_CHECK_AGAIN_SECONDS, self._backoff_seconds)
+        if not status.is_waiting:
+            return pause if status.phase in _WAITING else None
+        # For the message only: watches show when the claim or the volume is gone. A wait may never end, as
+        # users can add finalizers to their claims. So the pause grows to the time without a change.
+        now = asyncio.get_running_loop().time()
+        message, since = self._waiting.get(owner, ("", now))
+        if message != status.message:
+            since = now
+        self._waiting[owner] = status.message, since
+        return min(max(pause, now - since), _LONGEST_PAUSE_SECONDS)
+
+    def _forget(self, owner: Owner) -> None:
+        self._has_not_failed(owner)
+        self._waiting.pop(owner, None)
+        self._events.gone(owner)
 
     def _has_not_failed(self, owner: Owner) -> None:
         owners = self._failed.get(owner.volume_name, set())

@@ -1,6 +1,8 @@
 """Reads and writes SharedVolumes and their objects in the Kubernetes API; all methods raise KubeError."""
 
-from collections.abc import Mapping
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -31,6 +33,7 @@ from kube_efs.model.shared_volumes.shared_volume import (
     SharedVolume,
     SharedVolumeSource,
     Status,
+    owner_of_claim,
 )
 
 # Accepted by the definition, and never valid in AWS.
@@ -38,11 +41,23 @@ _NO_FILE_SYSTEM: Final = "fs-0"
 _NO_ACCESS_POINT: Final = "fsap-0"
 
 
+# The pods of a namespace are listed again so long after a list, and at most in a tenth of the time.
+_LIST_AGAIN_SECONDS: Final = 10.0
+_LIST_AGAIN_TIMES: Final = 9
+# Namespaces whose pods are listed at a time. Each list needs the memory of a page.
+_MOST_LISTS: Final = 2
+# Of one namespace: how often its pods name a claim. Only its own messages lack pods beyond that.
+_MOST_USES: Final = 100_000
+
+
 class SharedVolumeStore:
     """SharedVolumes, their volumes and their claims."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
+        # By namespace, the pods of each claim, and until it is listed again.
+        self._users: dict[str, asyncio.Task[Mapping[str, Sequence[str]]]] = {}
+        self._lists = asyncio.Semaphore(_MOST_LISTS)
 
     async def get(self, owner: Owner) -> SharedVolume | None:
         """The current SharedVolume."""
@@ -74,11 +89,38 @@ class SharedVolumeStore:
         return read_marked_claim(found.to_dict())
 
     async def users(self, owner: Owner) -> tuple[str, ...]:
-        """The names of the pods that block the deletion of the claim: those on a node, ended or not."""
-        with translated(f"pods of namespace {owner.namespace}"):
-            pods = self._client.list(Pod, namespace=owner.namespace, chunk_size=PAGE_SIZE)
-            names = [str(pod.metadata and pod.metadata.name) async for pod in pods if _uses(pod, owner)]
-        return tuple(sorted(names))
+        """The names of the pods that block the deletion of the claim: those on a node, ended or not.
+
+        Only for messages, because the answer, or the error, may be older than the call: all claims of a
+        namespace share a list of its pods. Its users can create any number of pods, and of claims that wait.
+        """
+        namespace = owner.namespace
+        listed = self._users.get(namespace)
+        if listed is None:
+            listed = self._users[namespace] = asyncio.create_task(self._list_users(namespace))
+            # Its error goes to the waiting callers; if all were cancelled, nothing gets it.
+            listed.add_done_callback(lambda done: done.cancelled() or done.exception())
+        # A cancelled caller must not cancel the list for the others.
+        return tuple(sorted((await asyncio.shield(listed)).get(owner.claim_name, ())))
+
+    async def _list_users(self, namespace: str) -> Mapping[str, Sequence[str]]:
+        loop = asyncio.get_running_loop()
+        users: defaultdict[str, list[str]] = defaultdict(list)
+        uses = 0
+        async with self._lists:
+            began = loop.time()
+            try:
+                with translated(f"pods of namespace {namespace}"):
+                    async for pod in self._client.list(Pod, namespace=namespace, chunk_size=PAGE_SIZE):
+                        for claim in _claims_of(pod):
+                            users[claim].append(str(pod.metadata and pod.metadata.name))
+                            uses += 1
+                        if uses >= _MOST_USES:
+                            break
+            finally:
+                pause = max(_LIST_AGAIN_SECONDS, _LIST_AGAIN_TIMES * (loop.time() - began))
+                loop.call_later(pause, self._users.pop, namespace, None)
+        return users
 
     async def annotation(self, namespace: str, key: str) -> str | None:
         """One annotation of a Namespace; None without it, or without the Namespace."""
@@ -203,9 +245,11 @@ class SharedVolumeStore:
             )
 
 
-def _uses(pod: Pod, owner: Owner) -> bool:
+def _claims_of(pod: Pod) -> set[str]:
+    """The claims whose deletion the pod blocks; only those that a SharedVolume can have."""
     spec = pod.spec
     if spec is None or not spec.nodeName:
-        return False
+        return set()
     claims = (volume.persistentVolumeClaim for volume in spec.volumes or ())
-    return any(claim is not None and claim.claimName == owner.claim_name for claim in claims)
+    names = {claim.claimName for claim in claims if claim is not None}
+    return {name for name in names if owner_of_claim("", name)}

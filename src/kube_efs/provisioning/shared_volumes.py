@@ -43,7 +43,7 @@ class SharedVolumeSteps:
         # The limits apply to new volumes only: a changed limit must not take data from pods.
         if found.volume is None and not shared.deleting:
             found = replace(found, refusal=await self._refusal(shared))
-        # Not always, because this lists all pods of the namespace.
+        # Not always, because this may list all pods of the namespace.
         if found.own_claim and found.own_claim.claim.deleting:
             found = replace(found, users=await self._store.users(owner))
         return found

@@ -65,6 +65,7 @@ class Api(SharedVolumeStore):
         self.faults: dict[str, list[Exception]] = {}
         self.writes: list[str] = []
         self.allowed: str | None = None
+        self.used_by = ("worker",)
         self.looked = 0
         self.by_owner: Counter[Owner] = Counter()
 
@@ -96,7 +97,7 @@ class Api(SharedVolumeStore):
         return self.allowed
 
     async def users(self, owner: Owner) -> tuple[str, ...]:
-        return ("worker",)
+        return self.used_by
 
     async def hold(self, shared: SharedVolume) -> SharedVolume:
         self._write("hold")
@@ -284,6 +285,42 @@ async def test_deletion_waits_and_reports_the_reason() -> None:
         assert one.api.writes[-1] == "release"
         assert one.sample("kube_efs_shared_volumes", phase="Deleting") == 0
         assert one.sample("sharedvolume_info", namespace="proj2", sharedvolume="sv1") is None
+
+
+@pytest.mark.virtual_time
+async def test_waiting_shared_volume_is_checked_ever_less_until_something_changes() -> None:
+    """Users can let any number of them wait without end."""
+    async with scene() as one:
+        one.api.shared = replace(NEW, deleting=True, finalizers=(FINALIZER,))
+        one.api.claimed = _claim(ClaimPhase.BOUND)
+        one.controller.seen(OWNER)
+        for seconds, looked in ((15, 2), (15, 3), (30, 4), (60, 5), (3600, 18)):
+            await asyncio.sleep(seconds)
+            assert one.api.looked == looked
+        one.api.used_by = ("other",)
+        await asyncio.sleep(300)
+        assert one.status.message == "waits until claim pvc-sv1 is gone, which pod other uses"
+        assert one.api.looked == 23
+        # Kubernetes deletes the claim when no pod uses it any more, and the watch of claims shows that.
+        one.api.claimed = None
+        one.controller.touched(OWNER)
+        await asyncio.sleep(0.01)
+        assert one.api.writes[-1] == "release"
+        one.controller.gone(OWNER)
+        assert not one.controller._waiting
+
+
+@pytest.mark.virtual_time
+async def test_failed_deletion_is_retried_at_an_unchanged_pace() -> None:
+    async with scene() as one:
+        one.api.shared = replace(NEW, deleting=True, finalizers=(FINALIZER,))
+        one.api.claimed = _claim(ClaimPhase.BOUND)
+        one.api.faults["remove_claim"] = [KubeDenied("no right") for _ in range(30)]
+        one.controller.seen(OWNER)
+        await asyncio.sleep(295)
+        assert "remove_claim" not in one.api.writes
+        await asyncio.sleep(10)
+        assert "remove_claim" in one.api.writes
 
 
 async def test_refused_deletion_is_reported_and_retried() -> None:

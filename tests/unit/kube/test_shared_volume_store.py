@@ -1,5 +1,7 @@
 """SharedVolumes with their volumes and claims, on the embedded API server."""
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
@@ -20,10 +22,11 @@ from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.core_v1 import Namespace, PersistentVolume, Pod
 from tests.unit.kube.shared_volume_definition import define
 
+from kube_efs.kube import shared_volume_store
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
 from kube_efs.kube.shared_volumes import SharedVolumeResource, read_shared_volume
 from kube_efs.model.efs.ids import ClaimUid
-from kube_efs.model.errors import KubeConflict, KubeInvalid
+from kube_efs.model.errors import KubeConflict, KubeDenied, KubeInvalid
 from kube_efs.model.shared_volumes.shared_volume import (
     FINALIZER,
     OWNED,
@@ -238,8 +241,15 @@ async def test_users_are_scheduled_pods_with_the_claim(kube: AsyncClient, store:
     assert await store.users(OWNER) == ("a", "b")
 
 
-async def test_pods_of_a_namespace_are_read_in_pages(client_of: Callable[..., AsyncClient]) -> None:
-    """Its users could otherwise fill the memory of the controller with large pods."""
+@pytest.mark.parametrize(("most_uses", "pods"), [(2, ("a", "b")), (1, ("a",))], ids=["all", "too many"])
+async def test_pods_of_a_namespace_are_read_in_pages(
+    client_of: Callable[..., AsyncClient],
+    monkeypatch: pytest.MonkeyPatch,
+    most_uses: int,
+    pods: tuple[str, ...],
+) -> None:
+    """Its users could otherwise fill the memory of the controller with large pods, or with many claims."""
+    monkeypatch.setattr(shared_volume_store, "_MOST_USES", most_uses)
     limits = []
 
     async def answer(request: httpx2.Request) -> httpx2.Response:
@@ -250,8 +260,80 @@ async def test_pods_of_a_namespace_are_read_in_pages(client_of: Callable[..., As
         return httpx2.Response(200, json={"metadata": metadata, "items": items})
 
     async with client_of(answer) as client:
-        assert await SharedVolumeStore(client).users(OWNER) == ("a", "b")
-    assert limits == ["500", "500"]
+        assert await SharedVolumeStore(client).users(OWNER) == pods
+    assert limits == ["500"] * len(pods)
+
+
+def _lists(counts: Counter[str], seconds: float = 0.5) -> Callable[[httpx2.Request], Any]:
+    """An API server that needs that long for the pods of a namespace, in which pod ``a`` uses ``pvc-sv1``."""
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        counts["begun"] += 1
+        counts["at a time"] = max(counts["at a time"], counts["begun"] - counts["ended"])
+        await asyncio.sleep(seconds)
+        counts["ended"] += 1
+        if counts["begun"] <= counts["denied"]:
+            return httpx2.Response(403, json={"message": "no right", "reason": "Forbidden", "code": 403})
+        items = [_pod("a", "pvc-sv1", "node").to_dict()]
+        return httpx2.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": items})
+
+    return answer
+
+
+@pytest.mark.virtual_time
+async def test_claims_of_a_namespace_share_the_list_of_its_pods(
+    client_of: Callable[..., AsyncClient],
+) -> None:
+    """Its users can otherwise let the controller read all pods any number of times."""
+    counts = Counter[str]()
+    owners = [replace(OWNER, name=f"sv{number}") for number in range(100)]
+    async with client_of(_lists(counts)) as client:
+        store = SharedVolumeStore(client)
+        for lists in (1, 2):
+            found = await asyncio.gather(*(store.users(owner) for owner in owners))
+            assert (found[:3], counts["begun"]) == ([(), ("a",), ()], lists)
+            await asyncio.sleep(9)
+            await store.users(OWNER)
+            assert counts["begun"] == lists
+            await asyncio.sleep(1)
+
+
+@pytest.mark.virtual_time
+async def test_pods_that_take_long_to_list_are_listed_less_often(
+    client_of: Callable[..., AsyncClient],
+) -> None:
+    counts = Counter[str]()
+    async with client_of(_lists(counts, seconds=20)) as client:
+        store = SharedVolumeStore(client)
+        began = asyncio.get_running_loop().time()
+        while counts["begun"] < 2:
+            await asyncio.gather(store.users(OWNER), asyncio.sleep(1))
+        assert asyncio.get_running_loop().time() - began > 200
+
+
+@pytest.mark.virtual_time
+async def test_failed_list_of_pods_is_shared_and_repeated_later(
+    client_of: Callable[..., AsyncClient],
+) -> None:
+    counts = Counter(denied=1)
+    async with client_of(_lists(counts)) as client:
+        store = SharedVolumeStore(client)
+        for _ in range(2):
+            with pytest.raises(KubeDenied, match="no right"):
+                await store.users(OWNER)
+        await asyncio.sleep(10)
+        assert await store.users(OWNER) == ("a",)
+        assert counts["begun"] == 2
+
+
+@pytest.mark.virtual_time
+async def test_pods_of_few_namespaces_are_listed_at_a_time(client_of: Callable[..., AsyncClient]) -> None:
+    counts = Counter[str]()
+    async with client_of(_lists(counts)) as client:
+        store = SharedVolumeStore(client)
+        owners = [replace(OWNER, namespace=f"team-{number}") for number in range(10)]
+        assert await asyncio.gather(*(store.users(owner) for owner in owners)) == [("a",)] * 10
+    assert (counts["begun"], counts["at a time"]) == (10, 2)
 
 
 async def test_namespace_annotation_is_read(kube: AsyncClient, store: SharedVolumeStore) -> None:

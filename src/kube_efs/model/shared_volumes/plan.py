@@ -95,7 +95,7 @@ def _end(found: Found) -> Step | Status:
     if volume and not volume.volume.deleting:
         return Step.REMOVE_VOLUME
     if claim or volume:
-        return _status(found, SharedVolumePhase.DELETING, _waiting(found))
+        return _wait(found, SharedVolumePhase.DELETING)
     return Step.RELEASE
 
 
@@ -120,7 +120,7 @@ def _prepare(found: Found) -> Step | None:
 def _keep(found: Found) -> Step | Status:
     volume, claim = found.own_volume, found.own_claim
     if (volume and volume.volume.deleting) or (claim and claim.claim.deleting):
-        return _status(found, SharedVolumePhase.PENDING, _waiting(found))
+        return _wait(found, SharedVolumePhase.PENDING)
     if volume is None:
         return failed(found, found.refusal) if found.refusal else Step.MAKE_VOLUME
     _check_binding(found, volume)
@@ -188,7 +188,12 @@ def _status(found: Found, phase: SharedVolumePhase, message: str) -> Status:
         matches=bool(volume and volume.source == shared.source),
         generation=shared.generation,
         is_lasting=False,
+        is_waiting=False,
     )
+
+
+def _wait(found: Found, phase: SharedVolumePhase) -> Status:
+    return replace(_status(found, phase, _waiting(found)), is_waiting=True)
 
 
 def _foreign(kind: str, name: str) -> InvalidValue:

@@ -233,7 +233,8 @@ class Status:
     """``status``; ``bound`` and ``matches`` are its conditions, None while they are unknown.
 
     ``phase`` is None before the first status. ``is_lasting`` is not stored: whether only a change of the
-    SharedVolume, its volume or its claim can change the status.
+    SharedVolume, its volume or its claim can change the status. ``is_waiting``, which is not stored either:
+    whether only such a change can end the wait, and the message may change before.
     """
 
     phase: SharedVolumePhase | None = None
@@ -243,6 +244,7 @@ class Status:
     matches: bool | None = None
     generation: int = 0
     is_lasting: bool = field(default=False, compare=False)
+    is_waiting: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
