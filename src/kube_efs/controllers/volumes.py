@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -26,6 +27,16 @@ log = structlog.get_logger(__name__)
 _REFUSED_AGAIN_SECONDS: Final = 600.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    """A refused removal: the volumes that block it, and how long it waits after one of them is deleted."""
+
+    text: str
+    published_at: float
+    volumes: frozenset[str]
+    pause_seconds: float = 0.0
+
+
 class VolumeController(Controller[str]):
     """Reclaims released volumes, after ``begin`` is set if given; use as ``async with``."""
 
@@ -47,8 +58,10 @@ class VolumeController(Controller[str]):
         self._events = events
         self._metrics = metrics
         self._backoff_seconds = backoff_seconds
-        # The volumes whose removal another volume blocks, or may block while it is tried.
-        self._blocked: set[str] = set()
+        # By volume. Users can create volumes that block removals, and delete them, as often as they want, and
+        # each attempt is a call to AWS. So only a deletion of a blocking volume repeats a removal, each time
+        # after a longer pause.
+        self._refusals: dict[str, _Refusal] = {}
 
     def listed(self, volumes: Sequence[Volume]) -> None:
         """Replace the known volumes with a full list."""
@@ -67,9 +80,10 @@ class VolumeController(Controller[str]):
     def gone(self, volume: Volume) -> None:
         """A volume was deleted, so it no longer blocks the removal of others."""
         self._index.drop_volume(volume)
-        self._blocked.discard(volume.name)
-        for name in self._blocked:
-            self._queue.add(name)
+        self._refusals.pop(volume.name, None)
+        for name, refusal in self._refusals.items():
+            if volume.name in refusal.volumes:
+                self._repeat(name)
 
     def _concerns(self, volume: Volume) -> bool:
         is_leaving = volume.phase in {VolumePhase.RELEASED, VolumePhase.FAILED} or volume.deleting
@@ -85,28 +99,29 @@ class VolumeController(Controller[str]):
         volume = self._index.volumes.get(name)
         if volume is None:
             return None
-        self._blocked.add(name)
         try:
             done = await self._engine.reclaim(volume)
         except LeftAlone as error:
-            self._blocked.discard(name)
+            self._refusals.pop(name, None)
             self._events.volume_left_alone(volume, error)
             return delay
         except RemovalRefused as error:
-            again = _REFUSED_AGAIN_SECONDS if delay is None else delay
-            return self._not_reclaimed(volume, error, Outcome.REFUSED, again)
+            self._refused(volume, error)
+            return _REFUSED_AGAIN_SECONDS if delay is None else delay
         except KubeEfsError as error:
-            self._blocked.discard(name)
+            self._refusals.pop(name, None)
+            self._events.not_reclaimed(volume, error)
             outcome = Outcome.REFUSED if isinstance(error, WorkerDenied) else Outcome.RETRIED
-            return self._not_reclaimed(volume, error, outcome, self._backoff_seconds)
-        self._blocked.discard(name)
+            self._count(volume, outcome)
+            return self._backoff_seconds
+        self._refusals.pop(name, None)
         if done is not None:
             self._events.reclaimed(done)
-            self._metrics.deletions.labels(volume.provisioned_by or "", Outcome.SUCCEEDED).inc()
+            self._count(volume, Outcome.SUCCEEDED)
         return delay
 
     def _report_fault(self, name: str, error: Exception) -> None:
-        self._blocked.discard(name)
+        self._refusals.pop(name, None)
         if volume := self._index.volumes.get(name):
             self._events.not_reclaimed(volume, error)
 
@@ -120,10 +135,29 @@ class VolumeController(Controller[str]):
             return delay
         return None
 
-    def _not_reclaimed(self, volume: Volume, error: KubeEfsError, outcome: Outcome, delay: float) -> float:
-        self._events.not_reclaimed(volume, error)
+    def _refused(self, volume: Volume, error: RemovalRefused) -> None:
+        now, text = asyncio.get_running_loop().time(), str(error)
+        before = self._refusals.get(volume.name)
+        published_at, pause = (before.published_at, before.pause_seconds) if before else (now, 0.0)
+        if before is None or before.text != text or now >= published_at + _REFUSED_AGAIN_SECONDS:
+            self._events.not_reclaimed(volume, error)
+            published_at = now
+        self._refusals[volume.name] = _Refusal(
+            text=text, published_at=published_at, volumes=error.volumes, pause_seconds=pause
+        )
+        self._count(volume, Outcome.REFUSED)
+        # One of them may have been deleted since the check.
+        if not error.volumes <= self._index.volumes.keys():
+            self._repeat(volume.name)
+
+    def _repeat(self, name: str) -> None:
+        pause = self._refusals[name].pause_seconds
+        if self._queue.add(name, after_seconds=pause):
+            longer = min(max(1.0, 2 * pause), self._backoff_seconds)
+            self._refusals[name] = replace(self._refusals[name], pause_seconds=longer)
+
+    def _count(self, volume: Volume, outcome: Outcome) -> None:
         self._metrics.deletions.labels(volume.provisioned_by or "", outcome).inc()
-        return delay
 
 
 async def watch_volumes(

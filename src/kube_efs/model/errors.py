@@ -150,7 +150,23 @@ class InvalidSetting(InvalidValue):
 
 
 class RemovalRefused(InvalidValue):
-    """A guard refused to remove data; nothing was changed."""
+    """A guard refused to remove data; nothing was changed.
+
+    ``volumes`` are the names of volumes that block the removal as long as one of them exists. It is empty if
+    something else blocks it.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        field: str = "",
+        value: object = "",
+        remedy: str = "",
+        volumes: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(problem, field=field, value=value, remedy=remedy)
+        self.volumes = volumes
 
 
 class LeftAlone(KubeEfsError):

@@ -416,12 +416,14 @@ class Guards:
         users = await self._users(removal.directory, point, itself, view, mounting)
         # An access point can be removed without its directory, which then stays with all that is below it.
         if users.below and point is None:
-            below = ", ".join(f"volume {one}" if " " not in one else one for one in sorted(users.below))
+            volumes = frozenset(one for one in users.below if " " not in one)
+            below = ", ".join(f"volume {one}" if one in volumes else one for one in sorted(users.below))
             raise RemovalRefused(
                 f"contains the directory of {below}",
                 field="directory",
                 value=str(location),
                 remedy="delete those first, or set the reclaim policy of this volume to Retain",
+                volumes=volumes,
             )
         keeps = users.same | users.below
         return Permit(
@@ -469,6 +471,7 @@ class Guards:
                 field="file system",
                 value=found.file_system_id,
                 remedy="delete those first, or set the reclaim policy of this volume to Retain",
+                volumes=frozenset([*staying][:_NAMED_MAX]),
             )
         return f"is also used by volume {', '.join(ours[:_NAMED_MAX])}" if ours else ""
 
@@ -510,11 +513,13 @@ class Guards:
             if (live := await self._live(name)) is not None and not live.to_be_reclaimed
         ]
         if staying:
+            named = staying[:_NAMED_MAX]
             raise RemovalRefused(
-                f"also leads to the data of volume {', '.join(staying)}",
+                f"also leads to the data of volume {', '.join(named)}",
                 field="access point",
                 value=access_point_id,
                 remedy="delete the other volumes first, or set the reclaim policy of this volume to Retain",
+                volumes=frozenset(named),
             )
 
     async def _users(

@@ -86,9 +86,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(backoff_seconds: float = 3600) -> AsyncIterator[Scene]:
+async def scene(backoff_seconds: float = 3600, timeout_seconds: float = 10) -> AsyncIterator[Scene]:
     made = Scene(backoff_seconds)
-    async with asyncio.timeout(10), made.volumes:
+    async with asyncio.timeout(timeout_seconds), made.volumes:
         yield made
 
 
@@ -190,6 +190,54 @@ async def test_refused_volume_is_retried_when_another_is_deleted() -> None:
         here.volumes.gone(near)
         await here.rest()
         assert (here.there, here.told.lines[1:]) == ([], ["removed fs-1:/team/example"])
+
+
+async def test_deletion_of_an_unrelated_volume_does_not_repeat_a_refused_removal() -> None:
+    """Users of any namespace can delete volumes, and each attempt is a call to AWS and an event."""
+    async with scene(timeout_seconds=60) as here:
+        (volume,) = await here.bound("u1")
+        others = [Volume(name=f"of-another-driver-{number}", uid=f"{number}") for number in range(20)]
+        here.world.add(below(volume), *others)
+        await here.release(volume)
+        for other in others:
+            del here.world.store.volumes[other.name]
+            here.volumes.gone(other)
+            await asyncio.sleep(1)
+        assert (len(here.told.lines), here.count("refused")) == (1, 1)
+
+
+async def test_blocking_volume_that_comes_again_and_again_repeats_a_removal_ever_less() -> None:
+    """A SharedVolume of a user makes such volumes, as many as the user wants."""
+    async with scene(backoff_seconds=60, timeout_seconds=200) as here:
+        (volume,) = await here.bound("u1")
+        near = below(volume)
+        here.world.add(near)
+        await here.release(volume)
+        for _ in range(100):
+            del here.world.store.volumes["near"]
+            here.volumes.gone(near)
+            here.world.add(near)
+            await asyncio.sleep(1)
+        # At once, and then 1, 2, 4, 8, 16 and 32 seconds after a deletion.
+        assert (len(here.told.lines), here.count("refused")) == (1, 8)
+
+
+async def test_refusal_is_published_again_when_its_text_changes_or_after_a_while() -> None:
+    async with scene(timeout_seconds=1000) as here:
+        (volume,) = await here.bound("u1")
+        near = below(volume)
+        here.world.add(near, replace(near, name="nearer", uid="o"))
+        await here.release(volume)
+        del here.world.store.volumes["near"]
+        here.volumes.gone(near)
+        await here.rest()
+        assert ["volume near, volume nearer" in line for line in here.told.lines] == [True, False]
+        for after_seconds, lines in ((500, 2), (200, 3)):
+            await asyncio.sleep(after_seconds)
+            changed = replace(here.world.store.volumes[volume.name], labels={"after": f"{after_seconds}"})
+            here.volumes.seen(changed)
+            await here.rest()
+            assert len(here.told.lines) == lines
 
 
 async def test_refused_volume_is_retried_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

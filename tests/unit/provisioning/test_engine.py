@@ -541,6 +541,7 @@ async def test_directory_above_the_one_of_another_volume_is_not_removed(world: W
         "directory: 'fs-1:/team/example' contains the directory of volume near; "
         "delete those first, or set the reclaim policy of this volume to Retain"
     )
+    assert caught.value.volumes == {"near"}
     assert (set(world.store.volumes), world.folders.there) == ({"pv", "near"}, {DATA})
     assert not world.store.volumes["pv"].deleting
 

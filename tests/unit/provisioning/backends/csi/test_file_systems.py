@@ -1146,8 +1146,9 @@ def test_strangers_volume_keeps_the_file_system(scope: str) -> None:
         driver = Driver(account)
         handle = await driver.create(wanted(scope=scope))
         driver.note("backup", str(handle.file_system_id), phase=VolumePhase.BOUND, provisioned_by=None)
-        with pytest.raises(RemovalRefused, match="also used by volume backup"):
+        with pytest.raises(RemovalRefused, match="also used by volume backup") as caught:
             await driver.volumes.delete(handle)
+        assert caught.value.volumes == {"backup"}
         assert (len(account.access_points), account.stage(handle.file_system_id)) == (1, "ready")
         driver.forget("backup")
         await driver.volumes.delete(handle)

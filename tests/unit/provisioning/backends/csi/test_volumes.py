@@ -197,6 +197,7 @@ async def test_access_point_is_kept_while_another_volume_uses_it(form: str, opti
     with pytest.raises(RemovalRefused, match="also leads to the data of volume staying") as caught:
         await world.volumes.delete(handle)
     assert caught.value.value == handle.access_point_id
+    assert caught.value.volumes == {"staying"}
     assert not world.folders.removed
 
     world.note("staying", other, mount_options=options, **LEAVING)
