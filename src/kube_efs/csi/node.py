@@ -47,6 +47,7 @@ _Unit = csi_pb2.VolumeUsage
 # So that the caller gets the reason, not only DEADLINE_EXCEEDED.
 _MARGIN_SECONDS: Final = 1.0
 _LEAST_SECONDS: Final = 0.1
+_MOST: Final = 2**63 - 1  # int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,18 +221,18 @@ class NodeService(csi_pb2_grpc.NodeServicer):
         shares = [
             csi_pb2.VolumeUsage(
                 unit=_Unit.BYTES,
-                total=usage.total_bytes,
-                used=used_bytes,
-                available=usage.available_bytes,
+                total=_figure(usage.total_bytes),
+                used=_figure(used_bytes),
+                available=_figure(usage.available_bytes),
             )
         ]
         if usage.total_inodes:
             shares.append(
                 csi_pb2.VolumeUsage(
                     unit=_Unit.INODES,
-                    total=usage.total_inodes,
-                    used=usage.used_inodes,
-                    available=usage.available_inodes,
+                    total=_figure(usage.total_inodes),
+                    used=_figure(usage.used_inodes),
+                    available=_figure(usage.available_inodes),
                 )
             )
         condition = csi_pb2.VolumeCondition(abnormal=bool(report.problem), message=report.problem)
@@ -251,6 +252,11 @@ class NodeService(csi_pb2_grpc.NodeServicer):
 def node_service(node: NodeService) -> Service:
     """The service, to be served."""
     return partial(csi_pb2_grpc.add_NodeServicer_to_server, node)
+
+
+def _figure(exact: int) -> int:
+    """The figure as the protocol can have it. A file system without a limit may report 2^63 bytes or more."""
+    return min(exact, _MOST)
 
 
 def _require_id(volume_id: str) -> None:

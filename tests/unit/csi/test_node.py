@@ -340,6 +340,34 @@ async def test_files_of_a_volume_that_is_unpublished_meanwhile_are_not_counted(
     assert counted == []
 
 
+async def test_figures_that_the_protocol_cannot_have_are_limited(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_mounted(_: Path) -> bool:
+        return True
+
+    async def ask(_: Path) -> Usage:
+        return Usage(
+            total_bytes=2**63,
+            used_bytes=7,
+            available_bytes=2**64,
+            total_inodes=2**63,
+            used_inodes=2**63,
+            available_inodes=2**63 - 2,
+        )
+
+    volumes = NodeVolumes(recorder, recorder, NodeInfo(node_id="i-0a"))
+    monkeypatch.setattr(volumes, "is_mounted", is_mounted)
+    node = NodeService(
+        volumes, Statistics(refresh_seconds=60, ask=ask), NodeInfo(node_id="i-0a"), NodeOptions()
+    )
+    request = csi.NodeGetVolumeStatsRequest(volume_id=FS, volume_path="/x/y")
+    in_bytes, in_inodes = (await node.NodeGetVolumeStats(request, cast("Any", None))).usage
+    most = 2**63 - 1
+    assert (in_bytes.total, in_bytes.used, in_bytes.available) == (most, 7, most)
+    assert (in_inodes.total, in_inodes.used, in_inodes.available) == (most, most, most - 1)
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [

@@ -64,11 +64,17 @@ def nfs_client_ports() -> frozenset[int] | None:
     connection for the new mount too, and lists only the port of the first one. Raises PlatformError.
     """
     try:
+        return _read_nfs_servers()
+    except OSError as error:
+        raise PlatformError("cannot be read", field="NFS clients", value=str(_NFS_SERVERS)) from error
+
+
+def _read_nfs_servers() -> frozenset[int] | None:
+    # Not with exists() first: the table is gone when the kernel module is unloaded in between.
+    try:
         return parse_nfs_servers(_NFS_SERVERS.read_text())
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise PlatformError("cannot be read", field="NFS clients", value=str(_NFS_SERVERS)) from error
 
 
 def read_ports(expected: Collection[int] = ()) -> PortReading | None:
@@ -78,7 +84,7 @@ def read_ports(expected: Collection[int] = ()) -> PortReading | None:
     """
     try:
         sockets = _sockets(_ALL)
-        mounted = _mounted_ports()
+        mounted = _read_nfs_servers() or frozenset()
     except (OSError, ValueError) as error:
         log.warning("ports-unreadable", reason=str(error))
         return None
@@ -102,15 +108,11 @@ def is_in_use(port: int) -> bool | None:
     Only its sockets are read: a node can have a thousand others.
     """
     try:
-        sockets, mounted = _sockets(_ALL, port), _mounted_ports()
+        sockets, mounted = _sockets(_ALL, port), _read_nfs_servers() or ()
     except (OSError, ValueError) as error:
         log.warning("ports-unreadable", reason=str(error))
         return None
     return port in mounted or any(port in (one.local_port, one.remote_port) for one in sockets)
-
-
-def _mounted_ports() -> frozenset[int]:
-    return parse_nfs_servers(_NFS_SERVERS.read_text()) if _NFS_SERVERS.exists() else frozenset()
 
 
 def read_flows() -> tuple[Flow, ...]:

@@ -128,6 +128,15 @@ def test_server_port_of_a_kernel_mount_is_busy(tmp_path: Path, monkeypatch: pyte
     assert not is_in_use(22048)
 
 
+def test_table_of_mounts_that_disappears_is_a_reading_without_mounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "_NFS_SERVERS", tmp_path / "servers")
+    monkeypatch.setattr(Path, "exists", lambda _: True)  # as it was a moment before
+    assert read_ports() is not None
+    assert is_in_use(1) is False
+
+
 def test_listener_and_both_ends_of_a_connection_are_in_use(listener: socket.socket) -> None:
     port = port_of(listener)
     assert is_in_use(port)
