@@ -40,6 +40,7 @@ from kube_efs.csi.publication import (
     UnmountOptions,
     VolumeUse,
     direct_server,
+    direct_servers,
     parse_mount,
     tunnel_spec,
 )
@@ -179,8 +180,8 @@ class NodeVolumes:
 
         After any other error, the kubelet takes the volume for not mounted, and never unmounts it (its
         isFinalError and markVolumeErrorState). The mount and the holder of its tunnel would stay on the node,
-        also if this call only finds what an earlier one has mounted too late. ExistingVolumeDiffers is about
-        another mount, and the CSI specification wants its code.
+        also if this call only finds what an earlier one has mounted too late. ExistingVolumeDiffers has
+        it if the mount is one of this volume. Otherwise the CSI specification wants its code.
         """
         try:
             yield
@@ -393,8 +394,12 @@ class NodeVolumes:
                 mounts = filter(None, map(parse_mount, await self._holders()))
                 places = {one.target for one in mounts if one.volume == wanted.mount.volume}
             else:
-                source = wanted.plan.source(direct_server(wanted.plan, self._node_info))
-                places = {one.mount_point for one in await self._mounter.table.mounted_from(source)}
+                servers = direct_servers(wanted.plan, self._node_info)
+                places = {
+                    one.mount_point
+                    for server in servers
+                    for one in await self._mounter.table.mounted_from(wanted.plan.source(server))
+                }
             others |= places - {wanted.mount.target}
         for other in sorted(others):
             if await self.is_mounted(other):
@@ -403,13 +408,19 @@ class NodeVolumes:
     async def _check_same_volume(self, wanted: Publication, mounted: MountEntry) -> _Tunnel | None:
         """Raise ExistingVolumeDiffers unless the same volume is mounted the same way; returns its tunnel.
 
+        Which of the volume's addresses the mount uses makes no difference. An earlier driver on this node may
+        have known the ID of its zone, and this one not, or the other way round. A mount that the agent lists
+        as a holder is one of this volume, so the error has ``outcome_unknown``.
+
         Raises MountFailed for a mount whose connection is that of another identity. For mounts of the node,
         this has a gap: if the driver is killed between such a mount and its check, the next driver does not
         know that it was never checked. It takes it for one that has passed, which it must not check again.
         """
         plan, tunnel = wanted.plan, None
-        source = plan.source(_LOOPBACK if plan.encrypted else direct_server(plan, self._node_info))
-        if not mounted.file_system_type.startswith("nfs") or mounted.source != source:
+        servers = (_LOOPBACK,) if plan.encrypted else direct_servers(plan, self._node_info)
+        sources = [plan.source(server) for server in servers]
+        source = mounted.source if mounted.source in sources else " or ".join(sources)
+        if not mounted.file_system_type.startswith("nfs") or mounted.source not in sources:
             difference = f"{mounted.source} ({mounted.file_system_type}) is mounted there, not {source}"
         elif mounted.is_read_only != plan.read_only:
             difference = f"{source} is mounted {'read-only' if mounted.is_read_only else 'for writing'} there"
@@ -424,12 +435,15 @@ class NodeVolumes:
                 await self._check_connection(wanted.mount, tunnel)
                 self._unchecked.discard(wanted.mount.target)
             return tunnel
-        raise ExistingVolumeDiffers(
+        error = ExistingVolumeDiffers(
             f"is in use: {difference}",
             field="target_path",
             value=str(wanted.mount.target),
             remedy="unpublish that volume first",
         )
+        with suppress(KubeEfsError):
+            error.outcome_unknown = wanted.mount.holder in await self._holders()
+        raise error
 
     async def _wanted_tunnel(self, wanted: Publication, mounted: MountEntry) -> _Tunnel | None:
         """The wanted tunnel if the mount uses it, which also holds it from then on."""
@@ -455,6 +469,9 @@ class NodeVolumes:
             return None
         for plan in wanted.plan.attempts:
             spec = tunnel_spec(plan, self._node_info, identity if is_of_pod else None)
+            # The mount keeps its address, whatever the driver knows about the zone now.
+            if tunnel.spec.address in plan.attributes.every_address:
+                spec = replace(spec, address=tunnel.spec.address)
             if tunnel.spec == replace(spec, region=spec.region or tunnel.spec.region):
                 return spec
         return None

@@ -153,5 +153,13 @@ def direct_server(plan: MountPlan, node_info: NodeInfo) -> str:
     return f"{zone}.{name}" if zone else name
 
 
+def direct_servers(plan: MountPlan, node_info: NodeInfo) -> tuple[str, ...]:
+    """Every server that such a mount can have: the node may not have known its zone, or may not know it now.
+
+    Raises NoMountTarget.
+    """
+    return plan.attributes.every_address or (direct_server(plan, node_info),)
+
+
 def _unknown(what: str, setting: str) -> NoMountTarget:
     return NoMountTarget("is not known", field=f"this node's {what}", remedy=f"set {setting}")

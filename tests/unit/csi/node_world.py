@@ -7,9 +7,10 @@ mount(2) does if its program is killed too late.
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from lightkube import AsyncClient
 
@@ -20,7 +21,7 @@ from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability
 from kube_efs.model.csi.mount_options import plan_mount
 from kube_efs.model.csi.volume_attributes import parse_attributes
 from kube_efs.model.csi.volume_handles import parse_volume_handle
-from kube_efs.model.efs.ids import Region
+from kube_efs.model.efs.ids import Region, ZoneName
 from kube_efs.model.errors import KubeEfsError, MountFailed, TunnelNotReady
 from kube_efs.mounts.table import MountTable
 from kube_efs.tunnels.api.client import TunnelOnDemand
@@ -29,6 +30,13 @@ from kube_efs.tunnels.status import TunnelState
 
 FS, OTHER_FS = "fs-0123456789abcdef0", "fs-0123456789abcdef1"
 NODE_INFO = NodeInfo(node_id="i-0a", region=Region("us-east-1"))
+HERE: Mapping[str, str] = MappingProxyType({"mounttargetip": "127.0.0.1"})
+# Before and after a restart during which the instance metadata do not answer.
+IN_ZONE_2 = replace(NODE_INFO, zone=ZoneName("us-east-1a"), zone_id="use1-az2")
+WITHOUT_ZONE_ID = replace(IN_ZONE_2, zone_id=None)
+BY_ZONE_ID: Mapping[str, str] = MappingProxyType(
+    {"mounttargetipmap": '{"use1-az1":"10.0.1.1","use1-az2":"10.0.2.1"}'}
+)
 _FIRST_PORT = 22000
 
 
@@ -66,9 +74,9 @@ class World:
         self.gate.set()
         self.table = MountTable(read=self._read, ask=self.mounted.__contains__)
 
-    def volumes(self) -> NodeVolumes:
+    def volumes(self, node_info: NodeInfo = NODE_INFO) -> NodeVolumes:
         """A newly started driver."""
-        return NodeVolumes(self, self, NODE_INFO, client=self.client)
+        return NodeVolumes(self, self, node_info, client=self.client)
 
     def target(self, name: str) -> Path:
         return self.folder / name / "mount"
@@ -81,10 +89,11 @@ class World:
         one_pod: bool = True,
         tls: bool = True,
         flags: tuple[str, ...] = (),
+        at: Mapping[str, str] = HERE,
     ) -> Publication:
-        """A mount of that volume at that target."""
+        """A mount of that volume, with the mount targets in these attributes, at that target."""
         mode = AccessMode.SINGLE_NODE_SINGLE_WRITER if one_pod else AccessMode.MULTI_NODE_MULTI_WRITER
-        attributes = {"mounttargetip": "127.0.0.1", **({} if tls else {"encryptInTransit": "false"})}
+        attributes = {**at, **({} if tls else {"encryptInTransit": "false"})}
         plan = plan_mount(
             parse_volume_handle(volume),
             parse_attributes(attributes),

@@ -9,17 +9,26 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.unit.csi.node_world import FS, NODE_INFO, OTHER_FS, World
+from tests.unit.csi.node_world import (
+    BY_ZONE_ID,
+    FS,
+    IN_ZONE_2,
+    NODE_INFO,
+    OTHER_FS,
+    WITHOUT_ZONE_ID,
+    World,
+)
 
 from kube_efs.csi import node_volumes
 from kube_efs.csi.codes import code_of
 from kube_efs.csi.node import NodeOptions, NodeService
+from kube_efs.csi.node_info import NodeInfo
 from kube_efs.csi.node_volumes import NodeVolumes
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.publication import Publication, parse_mount
 from kube_efs.csi.statistics import Statistics
 from kube_efs.csi.target import make_target
-from kube_efs.model.csi.errors import VolumeInUse
+from kube_efs.model.csi.errors import ExistingVolumeDiffers, VolumeInUse
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
     AwsDenied,
@@ -225,6 +234,44 @@ async def test_restarted_driver_finds_the_first_target(
     world.mounted.clear()  # as after a reboot: a holder without a mount does not exclude others
     await publish(restarted, two)
     assert set(world.mounted) == {world.target("two")}
+
+
+@TLS
+@pytest.mark.parametrize("infos", [(IN_ZONE_2, WITHOUT_ZONE_ID), (WITHOUT_ZONE_ID, IN_ZONE_2)])
+async def test_driver_that_restarts_with_another_zone_recognizes_its_mounts(
+    world: World, tls: bool, infos: tuple[NodeInfo, NodeInfo]
+) -> None:
+    before, after = infos
+    one = world.wanted("one", tls=tls, at=BY_ZONE_ID)
+    await publish(world.volumes(before), one)
+    mounts, holders = dict(world.mounted), dict(world.holders_by_spec)
+    restarted = world.volumes(after)
+    await publish(restarted, one)
+    assert await restarted.refresh(one)
+    assert "is mounted at" in await refused(publish(restarted, world.wanted("two", tls=tls, at=BY_ZONE_ID)))
+    # The mount keeps its mount target and its tunnel.
+    assert (world.mounted, world.holders_by_spec) == (mounts, holders)
+
+
+@TLS
+async def test_mount_of_an_address_that_the_volume_does_not_have_is_another_one(
+    world: World, tls: bool
+) -> None:
+    await publish(world.volumes(IN_ZONE_2), world.wanted("one", tls=tls, at=BY_ZONE_ID))
+    elsewhere = {"mounttargetipmap": '{"use1-az1":"10.0.1.1","use1-az2":"10.0.9.9"}'}
+    with pytest.raises(ExistingVolumeDiffers) as caught:
+        await publish(world.volumes(IN_ZONE_2), world.wanted("one", tls=tls, at=elsewhere))
+    # The kubelet must unmount what the volume holds; without TLS, the agent knows nothing of the mount.
+    assert caught.value.outcome_unknown is tls
+    assert str(caught.value) == (
+        f"target_path: '{world.target('one')}' is in use: "
+        + (
+            "127.0.0.1:/ is mounted there, but through another tunnel"
+            if tls
+            else "10.0.2.1:/ (nfs4) is mounted there, not 10.0.1.1:/ or 10.0.9.9:/"
+        )
+        + "; unpublish that volume first"
+    )
 
 
 async def test_volume_for_one_pod_is_exclusive_with_and_without_tls(world: World) -> None:

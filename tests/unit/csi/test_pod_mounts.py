@@ -1,7 +1,7 @@
 """Mounts that pods sign themselves, and repeated calls of the kubelet, on a simulated node."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from lightkube import AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ServiceAccount
 from lightkube.types import PatchType
-from tests.unit.csi.node_world import FS, World
+from tests.unit.csi.node_world import BY_ZONE_ID, FS, HERE, IN_ZONE_2, WITHOUT_ZONE_ID, World
 from tests.unit.csi.tokens import ROLE, pod_token, token_context
 
 from kube_efs.aws.credential_sources import ServiceAccountIdentity
@@ -55,11 +55,13 @@ class Node:
     world: World
     volumes: NodeVolumes
 
-    def wanted(self, target: str, account: str = "web", number: int = 1) -> Publication:
+    def wanted(
+        self, target: str, account: str = "web", number: int = 1, at: Mapping[str, str] = HERE
+    ) -> Publication:
         """A request for a pod with this service account; ``number`` is that of its tokens."""
         plan = plan_mount(
             parse_volume_handle(FS),
-            parse_attributes({"mounttargetip": "127.0.0.1", "authenticationSource": "pod"}),
+            parse_attributes({**at, "authenticationSource": "pod"}),
             # The last option causes a warning, which must not make repeated requests differ.
             VolumeCapability(access_mode=AccessMode.MULTI_NODE_MULTI_WRITER, mount_flags=("iam", "stunnel")),
             read_only=False,
@@ -192,9 +194,20 @@ async def test_another_service_account_at_the_same_target_is_refused(node: Node,
     later = Node(node.world, node.world.volumes()) if is_restarted else node
     with pytest.raises(ExistingVolumeDiffers, match="through another tunnel") as caught:
         await later.publish(later.wanted("one", "batch"))
-    # The mount is not that of this call, so there is nothing for the kubelet to unmount.
-    assert code_of(caught.value) is StatusCode.ALREADY_EXISTS
+    # An earlier call has mounted this volume there, and the kubelet has to unmount it.
+    assert code_of(caught.value) in NOT_FINAL
     assert node.world.pod_tokens == [pod_token("default", "web", STS)]
+
+
+async def test_driver_that_restarts_without_its_zone_gives_new_tokens_to_the_agent(node: Node) -> None:
+    await Node(node.world, node.world.volumes(IN_ZONE_2)).publish(node.wanted("one", at=BY_ZONE_ID))
+    mounts, holders = node.mounts, node.world.holders
+    restarted = Node(node.world, node.world.volumes(WITHOUT_ZONE_ID))
+    for number in (2, 3):
+        await restarted.publish(node.wanted("one", number=number, at=BY_ZONE_ID))
+    assert node.world.pod_tokens == [pod_token("default", "web", STS, number) for number in (1, 2, 3)]
+    assert (node.mounts, node.world.holders) == (mounts, holders)
+    assert len(node.world.holders_by_spec) == 1
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

@@ -55,6 +55,11 @@ class VolumeAttributes:
     cross_account: bool = False
     authentication_source: AuthenticationSource | None = None
 
+    @property
+    def every_address(self) -> tuple[str, ...]:
+        """The addresses of the volume, one of which ``address_in`` gives for each zone; none without any."""
+        return (self.address,) if self.address else tuple(entry.address for entry in self.addresses)
+
     def address_in(self, *zones: str) -> str | None:
         """The mount target for a node in that zone, given by its ID, its name, or both; None without any.
 
