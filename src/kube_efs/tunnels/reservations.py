@@ -85,12 +85,16 @@ class TunnelSpec:
         """The name of the service, the same for equal specs in every process and every version."""
         return _name(self)
 
+    @property
+    def given(self) -> Mapping[str, object]:
+        """The fields that do not have their default: what a version with more or fewer fields has, too."""
+        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
+
 
 @lru_cache(maxsize=2048)
 def _name(spec: TunnelSpec) -> str:
-    # Without fields that have their default: a new field in a later version must not change existing names.
-    given = {one.name: value for one in fields(spec) if (value := getattr(spec, one.name)) != one.default}
-    digest = hashlib.sha256(msgspec.json.encode(given, order="deterministic")).hexdigest()
+    # A new field in a later version must not change existing names.
+    digest = hashlib.sha256(msgspec.json.encode(spec.given, order="deterministic")).hexdigest()
     return f"{spec.file_system_id}-{digest[:_NAME_DIGITS]}"
 
 

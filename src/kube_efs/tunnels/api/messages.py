@@ -26,7 +26,20 @@ FAILURE_KEY: Final = "kube-efs-failure-bin"
 
 
 def parse_spec(message: pb.Spec) -> TunnelSpec:
-    """The spec, which checks its parts; raises InvalidValue."""
+    """The spec, which checks its parts; raises InvalidValue, also for a part of a later version.
+
+    Without that part, it would be the spec of another tunnel.
+    """
+    known = pb.Spec()
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    if known.ByteSize() != message.ByteSize():
+        raise InvalidValue(
+            "has a part that this version does not know",
+            field="tunnel",
+            value=message.file_system_id,
+            remedy="update the tunnel agent",
+        )
     return TunnelSpec(
         file_system_id=FileSystemId(message.file_system_id),
         access_point_id=AccessPointId(message.access_point_id) if message.access_point_id else None,

@@ -2,17 +2,21 @@
 
 The file is JSON with a version. An entry that cannot be read affects no other entry: it is written back as
 it was found, because a newer version may have written it, its port is not reserved again, and the problem is
-reported. A second file has the state before the last change. It is used if the first one is missing, or
-cannot be read at all.
+reported. That includes an entry whose spec has a part that this version does not know, because such a part
+distinguishes the tunnel from others. Fields of a spec that have their default are not written, so a field
+that a later version adds affects only the tunnels that use it.
+
+A second file has the state before the last change. It is used if the first one is missing, or cannot be read
+at all.
 
 The names of the fields in the file are those of ``Reservation`` and ``TunnelSpec``. A node is upgraded in
 place, so renaming a field there would lose the ports of all mounts.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -95,6 +99,9 @@ def load_reservations(path: Path) -> StoredReservations:
     for raw in found.tunnels:
         try:
             tunnel = msgspec.json.decode(raw, type=Reservation)
+            given = msgspec.json.decode(raw)["spec"]
+            if unknown := next(_unknown_parts(given, msgspec.to_builtins(tunnel.spec), "spec"), None):
+                raise InvalidValue("is not known to this version", field=unknown)
             # With one port twice, stunnel would serve no tunnel at all.
             if tunnel.port in ports or tunnel.name in tunnels:
                 raise InvalidValue("is given twice", field="port or spec", value=tunnel.port)
@@ -121,8 +128,21 @@ def _read(path: Path) -> tuple[_File | None, str]:
         return None, f"{path} cannot be read: {error}"
 
 
+def _unknown_parts(found: object, known: object, name: str) -> Iterator[str]:
+    """The parts that decoding has ignored; null says nothing, so it does not count."""
+    if isinstance(found, dict) and isinstance(known, dict):
+        for key, value in found.items():
+            if key in known:
+                yield from _unknown_parts(value, known[key], f"{name}.{key}")
+            elif value is not None:
+                yield f"{name}.{key}"
+    elif isinstance(found, list) and isinstance(known, list) and any(found[len(known) :]):
+        yield name
+
+
 def _encode(tunnel: Reservation) -> bytes:
-    return msgspec.json.encode(tunnel, order="deterministic")
+    entry = {**{one.name: getattr(tunnel, one.name) for one in fields(tunnel)}, "spec": tunnel.spec.given}
+    return msgspec.json.encode(entry, order="deterministic")
 
 
 def _ports(entries: Iterable[bytes]) -> Iterable[int]:

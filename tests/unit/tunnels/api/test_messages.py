@@ -63,6 +63,20 @@ def test_specs_are_converted_and_back(spec: TunnelSpec) -> None:
     assert parse_spec(pb.Spec.FromString(encoded)) == spec
 
 
+@pytest.mark.parametrize("place", ["spec", "identity", "service account"])
+def test_spec_with_a_part_of_a_later_version_is_refused(place: str) -> None:
+    identities: dict[str, IamOptions | ServiceAccountIdentity | None] = {
+        "spec": None,
+        "identity": IamOptions(profile="team"),
+        "service account": ServiceAccountIdentity(namespace="team", name="web"),
+    }
+    message = render_spec(TunnelSpec(file_system_id=FS, iam=identities[place]))
+    part = {"spec": message, "identity": message.iam, "service account": message.service_account}[place]
+    part.MergeFromString(b"\xa2\x06\x04blue")  # the field 100 with a text
+    with pytest.raises(InvalidValue, match="'fs-1' has a part that this version does not know; update"):
+        parse_spec(pb.Spec.FromString(message.SerializeToString()))
+
+
 def test_empty_spec_is_refused() -> None:
     with pytest.raises(InvalidValue, match="file system ID"):
         parse_spec(pb.Spec())

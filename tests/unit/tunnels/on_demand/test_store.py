@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import msgspec
@@ -92,6 +92,15 @@ def test_missing_file_is_not_an_error(path: Path) -> None:
         pytest.param({"spec": {}}, id="no file system"),
         pytest.param({"holders": "all"}, id="text instead of holders"),
         pytest.param({"source": {"kind": "a friend"}}, id="source of a later version"),
+        pytest.param({"spec": {"file_system_id": "fs-1", "tenant": "blue"}}, id="field of a later version"),
+        pytest.param(
+            {"spec": {"file_system_id": "fs-1", "iam": {"profile": "team", "partition": "b"}}},
+            id="part of an identity of a later version",
+        ),
+        pytest.param(
+            {"spec": {"file_system_id": "fs-1", "iam": ["team", "web", None, "b"]}},
+            id="part of a service account of a later version",
+        ),
     ],
 )
 def test_unreadable_entry_affects_no_other_and_keeps_its_port(changes: dict[str, object], path: Path) -> None:
@@ -106,6 +115,27 @@ def test_unreadable_entry_affects_no_other_and_keeps_its_port(changes: dict[str,
     # It is still there after the next change, for a version that understands it.
     save_reservations(path, Reservations(), found.unreadable)
     assert load_reservations(path).unreadable == found.unreadable
+
+
+def test_entry_with_a_field_of_a_later_version_keeps_it(path: Path) -> None:
+    save_reservations(path, Reservations.of([PLAIN]))
+    spec = {"file_system_id": "fs-1", "tenant": "blue"}
+    broken(path, spec=spec)
+    found = load_reservations(path)
+    assert found.problems == (
+        f"a tunnel in {path} cannot be read: spec.tenant: is not known to this version",
+    )
+    save_reservations(path, Reservations.of([OF_POD]), found.unreadable)
+    assert json.loads(path.read_text())["tunnels"][1]["spec"] == spec
+
+
+def test_fields_without_a_value_distinguish_no_tunnels(path: Path) -> None:
+    """A version with another field can be left again, unless a tunnel uses the field."""
+    save_reservations(path, Reservations.of([PLAIN]))
+    assert json.loads(path.read_text())["tunnels"][0]["spec"] == {"file_system_id": "fs-1"}
+    everything = {one.name: getattr(PLAIN.spec, one.name) for one in fields(PLAIN.spec)}
+    broken(path, spec={**everything, "tenant": None})
+    assert load_reservations(path).reservations == Reservations.of([PLAIN])
 
 
 def test_second_entry_with_the_same_port_is_ignored(path: Path) -> None:
