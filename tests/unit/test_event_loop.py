@@ -12,7 +12,9 @@ import aiohttp
 import pytest
 
 from kube_efs import event_loop
-from kube_efs.tunnels.mount_targets import probe_addresses
+from kube_efs.model.efs.ids import SubnetId
+from kube_efs.tunnels.mount_targets import Candidate, Nearness, probe_addresses
+from kube_efs.tunnels.on_demand.tunnels import check_resolvable
 
 FOUND = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 2049))]
 STUCK_PROCESS = """
@@ -52,6 +54,10 @@ class Dns:
                 await asyncio.sleep(0.001)
 
 
+def mount_target(name: str) -> Candidate:
+    return Candidate(address=name, subnet_id=SubnetId(""), zone=None, nearness=Nearness.OTHER_ZONE)
+
+
 @pytest.fixture
 def dns(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dns]:
     dns = Dns()
@@ -75,7 +81,7 @@ def test_lookup_that_is_cancelled_before_its_start_is_dropped(dns: Dns) -> None:
     async def work() -> None:
         look_up = asyncio.get_running_loop().getaddrinfo
         lookups = [asyncio.create_task(look_up(f"fs-{number}", 2049)) for number in range(20)]
-        await dns.until_asked(8)
+        await dns.until_asked(16)
         for one in lookups:
             one.cancel()
         await asyncio.wait(lookups)
@@ -83,7 +89,56 @@ def test_lookup_that_is_cancelled_before_its_start_is_dropped(dns: Dns) -> None:
         assert await look_up("fs-21", 2049) == FOUND
 
     event_loop.run(work())
-    assert sorted(dns.asked) == sorted([*(f"fs-{number}" for number in range(8)), "fs-21"])
+    assert sorted(dns.asked) == sorted([*(f"fs-{number}" for number in range(16)), "fs-21"])
+
+
+def test_probes_without_an_answer_do_not_hold_up_other_names(dns: Dns) -> None:
+    """A forwarder for one domain does not answer; the pods of others need their names."""
+
+    async def work() -> None:
+        names = [f"fs-{number}.dead.example.com" for number in range(20)]
+        probing = asyncio.create_task(probe_addresses(names, timeout_seconds=2))
+        await dns.until_asked(8)
+        probing.cancel()  # at the end of the round; their threads still wait
+        probing = asyncio.create_task(probe_addresses(names, timeout_seconds=2))
+        for number in range(8):
+            first = asyncio.create_task(check_resolvable(mount_target(f"fs-{number}.example.com")))
+            await dns.until_asked(9 + number)
+            first.cancel()
+        assert dns.asked == [*names[:8], *(f"fs-{number}.example.com" for number in range(8))]
+        probing.cancel()
+
+    event_loop.run(work())
+
+
+def test_callers_of_a_name_share_its_lookup(dns: Dns) -> None:
+    async def work() -> None:
+        look_up = asyncio.get_running_loop().getaddrinfo
+        lookups = [asyncio.create_task(look_up("fs-1", 2049)) for _ in range(20)]
+        await dns.until_asked(1)
+        lookups[0].cancel()
+        dns.may_answer.set()
+        first, *others = await asyncio.gather(*lookups, return_exceptions=True)
+        assert isinstance(first, asyncio.CancelledError)
+        assert others == [FOUND] * 19
+        assert await look_up("fs-1", 2049) == FOUND  # nothing is remembered
+
+    event_loop.run(work())
+    assert dns.asked == ["fs-1", "fs-1"]
+
+
+def test_name_that_a_probe_waits_for_is_looked_up_at_once_for_another_caller(dns: Dns) -> None:
+    async def work() -> None:
+        names = [f"fs-{number}" for number in range(20)]
+        probing = asyncio.create_task(probe_addresses(names, timeout_seconds=2))
+        await dns.until_asked(8)
+        mine = asyncio.create_task(check_resolvable(mount_target("fs-19")))
+        await dns.until_asked(9)
+        assert dns.asked[8] == "fs-19"
+        mine.cancel()
+        probing.cancel()
+
+    event_loop.run(work())
 
 
 def test_answers_and_errors_are_those_of_the_resolver(dns: Dns) -> None:

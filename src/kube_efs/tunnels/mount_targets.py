@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any
 
+from kube_efs.event_loop import background
 from kube_efs.model.efs.ids import SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget
 
@@ -130,7 +131,10 @@ async def probe_addresses(
             return False
 
     ordered = tuple(addresses)
-    return dict(zip(ordered, await asyncio.gather(*map(accepts, ordered)), strict=True))
+    # The names of one tenant, asked for in each round, must not keep others from being looked up.
+    with background():
+        results = await asyncio.gather(*map(accepts, ordered))
+    return dict(zip(ordered, results, strict=True))
 
 
 async def _resolve(address: str, port: int) -> Sequence[tuple[int, tuple[Any, ...]]]:
