@@ -100,14 +100,18 @@ async def test_killed_relay_is_restarted_with_all_services(options: TunnelOption
     assert relays_of(options) == []
 
 
-async def test_next_agent_takes_over_the_relay(options: TunnelOptions) -> None:
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_next_agent_takes_over_the_relay(options: TunnelOptions, is_stored: bool) -> None:
     port = free_port()
     targets = document(target("fs-1", port, a=free_address()))
     async with agent_process(options, targets) as first:
         await listening(port)
         pid = relay_at(options, port)
+        await eventually(options.state_path.exists, "the targets are stored")
         await end(first, signal.SIGKILL)
         assert relay_at(options, port) == pid
+        if not is_stored:
+            options.state_path.write_text("{")
         async with running(options) as node:
             await node.until("fs-1", TunnelState.DOWN, relay_pid=pid)
             other = free_port()

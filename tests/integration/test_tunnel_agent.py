@@ -537,7 +537,10 @@ def test_invalid_settings_are_refused_at_the_start(
     assert text in str(refused.value)
 
 
-async def test_next_agent_takes_over_after_a_kill(options: TunnelOptions, authority: Authority) -> None:
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_next_agent_takes_over_after_a_kill(
+    options: TunnelOptions, authority: Authority, is_stored: bool
+) -> None:
     port = free_port()
     async with Backend(authority, host_of("fs-1")) as backend:
         targets = document(target("fs-1", port, a=backend.address))
@@ -545,9 +548,12 @@ async def test_next_agent_takes_over_after_a_kill(options: TunnelOptions, author
             await listening(port)
             async with connected(port) as client:
                 [pid] = stunnels_of(options.conf_path)
+                await eventually(options.state_path.exists, "the targets are stored")
                 await end(first, signal.SIGKILL)
                 assert stunnels_of(options.conf_path) == [pid]
                 await client.call()
+                if not is_stored:
+                    options.state_path.unlink()
                 async with agent_process(options) as second:
                     reading = "Reading configuration from file"
                     await eventually(

@@ -4,7 +4,9 @@ The order of the start matters, because mounts of an earlier agent depend on its
 
 1. Remove the temporary files of processes that were killed.
 2. Load the targets and reservations of the earlier agent, and plan them. They are then served on the same
-   ports, before the agent sends any request to the API server or to AWS.
+   ports, before the agent sends any request to the API server or to AWS. If the file of the targets cannot be
+   used, the targets are those of the running processes: without them, the plan of the reservations would
+   close their ports.
 3. Open the agent's socket. Before step 2, a new reservation could get the port of an old one.
 4. Start the tasks. Each one writes its part of the plan and applies it: the documents of the ConfigMap, the
    checks of mount targets, the renewal of certificates, the calls on the socket. The check of the tunnels
@@ -25,7 +27,7 @@ from dataclasses import dataclass, replace
 import structlog
 from prometheus_client import CollectorRegistry
 
-from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId, SubnetId
 from kube_efs.model.efs.targets import Rejection, TunnelTarget, TunnelTargets, new_entries, parse_targets
 from kube_efs.model.errors import InvalidSetting, InvalidValue
 from kube_efs.telemetry.duties import Duties
@@ -40,10 +42,11 @@ from kube_efs.tunnels.config_map import (
     load_served,
     new_texts,
     save_served,
+    with_running,
 )
 from kube_efs.tunnels.data_plane import DataPlaneName, ServiceFacts
 from kube_efs.tunnels.data_planes import DataPlanes
-from kube_efs.tunnels.files import remove_temporary_files
+from kube_efs.tunnels.files import previous_path, remove_temporary_files
 from kube_efs.tunnels.mount_targets import probe_addresses
 from kube_efs.tunnels.notifications import Notification, TunnelNotification, find_notifications
 from kube_efs.tunnels.observations import MetricsRecorder, Observations, Statuses, TrafficRecorder
@@ -123,6 +126,8 @@ class TunnelAgent:
             )
         self._saving = asyncio.Lock()
         self._saved: Served | None = None
+        # Until the first document: what was served before may not be known completely.
+        self._lacks_state = False
         self._document_problem = ""
         self._entries = new_entries()
         self._texts = new_texts()
@@ -169,6 +174,9 @@ class TunnelAgent:
         for path in (self._options.conf_path, self._options.state_path, self._options.reservations_path):
             await asyncio.to_thread(remove_temporary_files, path)
         self._plan.served = self._saved = await asyncio.to_thread(load_served, self._options.state_path)
+        if self._plan.served is None:
+            self._lacks_state = True
+            self._plan.served = await self._restore_targets()
         if self._on_demand:
             await self._on_demand.load()
         if self._plan.served:
@@ -176,6 +184,26 @@ class TunnelAgent:
         # Otherwise nothing is known yet, and an empty plan would close tunnels of running processes.
         if self._plan.served or (self._on_demand and self._on_demand.reservations.tunnels):
             self._plan.apply()
+
+    async def _restore_targets(self) -> Served | None:
+        """What the earlier agent served, from its previous file and from the running processes."""
+        served = await asyncio.to_thread(load_served, previous_path(self._options.state_path))
+        running = [
+            TunnelTarget(
+                file_system_id=service.file_system_id,
+                port=service.port,
+                # In their order, as if each were in a subnet, because the subnets are not known.
+                address_by_subnet={
+                    SubnetId(f"subnet-{number:08x}"): address
+                    for number, address in enumerate(service.addresses)
+                },
+            )
+            for service in await self._data_planes.find_services()
+        ]
+        if served is None and not running:
+            return None
+        log.warning("targets-restored", running=len(running), has_previous=served is not None)
+        return with_running(served or Served(), running)
 
     async def _stop_data_planes(self) -> None:
         if self._on_demand and self._on_demand.reservations.holders:
@@ -250,9 +278,12 @@ class TunnelAgent:
                 # The last valid document stays in force: pods use its tunnels.
                 continue
             self._document_problem = ""
-            served = self._plan.served
-            if served is None:
-                served = Served(lingering=await self._unused_with_mounts(targets))
+            served = self._plan.served or Served()
+            if self._lacks_state:
+                known = served.lingering_ports.union(one.port for one in served.current)
+                used = [one for one in await self._unused_with_mounts(targets) if one.port not in known]
+                served = replace(served, lingering=(*served.lingering, *used))
+                self._lacks_state = False
             await self._serve(apply_document(served, targets, rejections))
 
     async def _unused_with_mounts(self, targets: TunnelTargets) -> tuple[TunnelTarget, ...]:

@@ -4,15 +4,18 @@ A tunnel in use is never closed, and its port never leads to another file system
 read the data of another volume. A target that leaves the document therefore lingers until it is unused, and
 a new target with the same port waits until then. A target that no volume uses any more lingers, too.
 
-The last valid document is stored, so that tunnels start without the API server.
+The last valid document is stored, so that tunnels start without the API server. A second file has the one
+before. If the first file cannot be used, the running processes of the data planes know what the earlier agent
+served, and that stays until the next document (``with_running``).
 """
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -30,7 +33,7 @@ from kube_efs.model.efs.targets import (
 )
 from kube_efs.model.errors import InvalidValue
 from kube_efs.tunnels.changes import Incremental
-from kube_efs.tunnels.files import write_atomically
+from kube_efs.tunnels.files import keep_previous, write_atomically
 
 log = structlog.get_logger()
 
@@ -89,6 +92,27 @@ def drop_lingering(served: Served, unused_ports: Collection[int]) -> Served:
     )
 
 
+def with_running(served: Served, running: Iterable[TunnelTarget]) -> Served:
+    """Also with the targets that the processes of the node serve; where both differ, the processes are right.
+
+    A target that the document does not have becomes a part of it, so that nothing closes it before the next
+    document is known. If the document has its file system or its port for something else, it lingers.
+    """
+    running = tuple(running)
+    ports = {one.port for one in running}
+    targets = dict(served.document.targets)
+    lingering = [one for one in served.lingering if one.port not in ports]
+    for one in running:
+        known = targets.get(one.file_system_id)
+        is_taken = any(target.port == one.port for target in targets.values())
+        if known is None and not is_taken:
+            targets[one.file_system_id] = one
+        elif known is None or known.port != one.port or one.file_system_id in served.document.unused:
+            lingering.append(one)
+    document = replace(served.document, targets=MappingProxyType(targets))
+    return replace(served, document=document, lingering=tuple(lingering))
+
+
 def _identity(target: TunnelTarget) -> tuple[str, int]:
     return target.file_system_id, target.port
 
@@ -132,13 +156,22 @@ def save_served(path: Path, served: Served, *, texts: Incremental[TunnelTarget, 
         "s3_files": render_s3_files(served.document.s3_files),
         "lingering": [_render({one.file_system_id: one}, new_texts()) for one in served.lingering],
     }
+    with suppress(OSError, ValueError):
+        if "targets" in json.loads(path.read_bytes()):
+            keep_previous(path)
     write_atomically(path, json.dumps(state))
 
 
 def load_served(path: Path) -> Served | None:
-    """The stored targets; None without a file, or if it cannot be used, which is logged."""
+    """The stored targets; None without a file, or if it cannot be used, which is logged.
+
+    Of a file of another version, the known parts are read.
+    """
     try:
-        return _parse(path.read_text(encoding="utf-8"))
+        state = json.loads(path.read_text(encoding="utf-8"))
+        if state["version"] != _VERSION:
+            log.warning("stored-targets-of-another-version", path=str(path), version=state["version"])
+        return _parse(state)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, InvalidValue) as error:
@@ -146,10 +179,7 @@ def load_served(path: Path) -> Served | None:
         return None
 
 
-def _parse(text: str) -> Served:
-    state = json.loads(text)
-    if state["version"] != _VERSION:
-        raise InvalidValue("was written by another version", field="version", value=state["version"])
+def _parse(state: Mapping[str, Any]) -> Served:
     # Earlier versions did not store these two.
     unused, s3_files = _text(state.get("unused", "")), _text(state.get("s3_files", ""))
     document, rejections = parse_targets(

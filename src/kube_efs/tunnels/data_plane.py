@@ -132,6 +132,9 @@ class DataPlane(Protocol):
     async def find_ports(self) -> frozenset[int]:
         """The ports of the running processes, also before ``run`` has taken them over."""
 
+    async def find_services(self) -> Collection[TunnelService]:
+        """Those of the running processes without a client certificate, also before ``run`` has taken over."""
+
     async def read_facts(self, names: Collection[str]) -> Mapping[str, ServiceFacts]:
         """The facts about these services; the same object as before while nothing has changed."""
 

@@ -110,6 +110,10 @@ class DataPlanes:
             self._assigned = {**self._assigned, **changes}
             self._wake.set()
 
+    async def find_services(self) -> tuple[TunnelService, ...]:
+        """The services without a client certificate, as the processes of an earlier agent have them."""
+        return tuple([one for plane in self._planes.values() for one in await plane.find_services()])
+
     async def read_facts(self, names: Collection[str]) -> Mapping[str, ServiceFacts]:
         """The facts about these services, from the data plane of each."""
         wanted, own = self._wanted or {}, {name: list[str]() for name in self._planes}

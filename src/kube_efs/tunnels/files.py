@@ -1,4 +1,4 @@
-"""Files: atomic writes, after which a file has its old or its new content; the size of logs."""
+"""Files: atomic writes, after which a file has its old or its new content; previous files; sizes of logs."""
 
 import glob
 import os
@@ -34,6 +34,25 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def previous_path(path: Path) -> Path:
+    """The second file of a state, with its content before the last change."""
+    return path.with_name(f"{path.name}.previous")
+
+
+def keep_previous(path: Path) -> None:
+    """Give the current file a second name before it is replaced; raises OSError.
+
+    A link, so that the current file keeps its own name until the new one replaces it: after a crash at any
+    moment, one of the two can be read. The caller does not call this for an unreadable file, which would
+    replace a good previous one.
+    """
+    previous = previous_path(path)
+    spare = previous.with_name(f"{previous.name}.new")
+    spare.unlink(missing_ok=True)
+    os.link(path, spare)
+    spare.replace(previous)
 
 
 def limit_log(path: Path, most_bytes: int) -> bool:

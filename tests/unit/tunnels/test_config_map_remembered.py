@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from kube_efs.model.efs.ids import FileSystemId, SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets, render_json_entry
 from kube_efs.tunnels import config_map
-from kube_efs.tunnels.config_map import Served, load_served, save_served
-from kube_efs.tunnels.files import write_atomically
+from kube_efs.tunnels.config_map import Served, load_served, save_served, with_running
+from kube_efs.tunnels.files import previous_path, write_atomically
 
 SUBNET = SubnetId("subnet-a")
 FS_1, FS_2 = FileSystemId("fs-1"), FileSystemId("fs-2")
@@ -77,7 +77,6 @@ def saved(**changes: object) -> str:
         pytest.param(saved()[:40], id="truncated"),
         pytest.param("[]", id="list"),
         pytest.param("null", id="nothing"),
-        pytest.param(saved(version=2), id="from the future"),
         pytest.param(saved(targets="["), id="unreadable targets"),
         pytest.param(saved(targets=7), id="number instead of targets"),
         pytest.param(saved(lingering=7), id="number instead of lingering tunnels"),
@@ -94,6 +93,80 @@ def test_invalid_file_is_ignored_and_logged(text: str, tmp_path: Path) -> None:
     [line] = logs
     assert (line["event"], line["path"]) == ("stored-targets-ignored", str(path))
     assert line["reason"]
+
+
+def test_known_parts_of_another_version_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    save_served(path, SERVED)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2, "news": True}))
+    with capture_logs() as logs:
+        assert load_served(path) == SERVED
+    assert [line["event"] for line in logs] == ["stored-targets-of-another-version"]
+
+
+def test_state_before_the_last_change_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    save_served(path, SERVED)
+    assert load_served(previous_path(path)) is None
+    save_served(path, Served())
+    assert load_served(previous_path(path)) == SERVED
+    path.write_text(path.read_text()[:20])
+    save_served(path, Served())  # a broken file does not replace the good one
+    assert load_served(previous_path(path)) == SERVED
+
+
+def at(fs: str, port: int) -> TunnelTarget:
+    return TunnelTarget(file_system_id=FileSystemId(fs), port=port)
+
+
+def stored(*targets: TunnelTarget, lingering: tuple[TunnelTarget, ...] = (), unused: str = "") -> Served:
+    by_id = {one.file_system_id: one for one in targets}
+    used = frozenset({FileSystemId(unused)} if unused else ())
+    return Served(document=TunnelTargets(targets=by_id, unused=used), lingering=lingering)
+
+
+@pytest.mark.parametrize(
+    ("before", "running", "expected"),
+    [
+        pytest.param(stored(), [at("fs-1", 1)], stored(at("fs-1", 1)), id="nothing known"),
+        pytest.param(stored(at("fs-1", 1)), [at("fs-1", 1)], stored(at("fs-1", 1)), id="the same"),
+        pytest.param(stored(at("fs-1", 1)), [], stored(at("fs-1", 1)), id="nothing runs"),
+        pytest.param(
+            stored(at("fs-1", 1)),
+            [at("fs-2", 1)],
+            stored(at("fs-1", 1), lingering=(at("fs-2", 1),)),
+            id="port of another file system",
+        ),
+        pytest.param(
+            stored(at("fs-1", 1)),
+            [at("fs-1", 2)],
+            stored(at("fs-1", 1), lingering=(at("fs-1", 2),)),
+            id="another port",
+        ),
+        pytest.param(
+            stored(at("fs-1", 1), unused="fs-1"),
+            [at("fs-1", 1)],
+            stored(at("fs-1", 1), lingering=(at("fs-1", 1),), unused="fs-1"),
+            id="unused, but open",
+        ),
+        pytest.param(
+            stored(lingering=(at("fs-1", 1), at("fs-3", 3))),
+            [at("fs-2", 1)],
+            stored(at("fs-2", 1), lingering=(at("fs-3", 3),)),
+            id="port was another one's",
+        ),
+        pytest.param(
+            stored(),
+            [at("fs-1", 1), at("fs-1", 2)],
+            stored(at("fs-1", 1), lingering=(at("fs-1", 2),)),
+            id="two ports of one file system",
+        ),
+    ],
+)
+def test_targets_of_running_processes_are_kept(
+    before: Served, running: list[TunnelTarget], expected: Served
+) -> None:
+    assert with_running(before, running) == expected
 
 
 def test_file_that_is_not_text_is_ignored(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ The names of the fields in the file are those of ``Reservation`` and ``TunnelSpe
 place, so renaming a field there would lose the ports of all mounts.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -26,7 +25,7 @@ import structlog
 
 from kube_efs.model.errors import InvalidValue
 from kube_efs.tunnels.changes import Incremental
-from kube_efs.tunnels.files import write_atomically
+from kube_efs.tunnels.files import keep_previous, previous_path, write_atomically
 from kube_efs.tunnels.reservations import Reservation, Reservations
 
 log = structlog.get_logger()
@@ -75,7 +74,8 @@ def save_reservations(
     """
     tunnels = (entries or new_entries()).results(reservations.tunnels)
     state = _File(version=_VERSION, tunnels=[msgspec.Raw(one) for one in (*tunnels, *unreadable)])
-    _keep_previous(path)
+    if _read(path)[0]:
+        keep_previous(path)
     write_atomically(path, msgspec.json.encode(state).decode())
 
 
@@ -83,7 +83,7 @@ def load_reservations(path: Path) -> StoredReservations:
     """The stored reservations, none without a file. Raises nothing, but reports all problems."""
     found, problem = _read(path)
     if found is None:
-        found, _ = _read(_previous(path))
+        found, _ = _read(previous_path(path))
         # No crash leaves the second file alone, but people remove files.
         problem = problem or (f"{path} is missing" if found else "")
         if problem:
@@ -149,23 +149,3 @@ def _ports(entries: Iterable[bytes]) -> Iterable[int]:
     for entry in entries:
         with suppress(msgspec.MsgspecError):
             yield msgspec.json.decode(entry, type=_PortOnly).port
-
-
-def _previous(path: Path) -> Path:
-    return path.with_name(f"{path.name}.previous")
-
-
-def _keep_previous(path: Path) -> None:
-    """Give the current file a second name before it is replaced, unless it cannot be read.
-
-    A link, so that the current file keeps its own name until the new one replaces it: after a crash at any
-    moment, one of the two can be read. An unreadable file must not replace a good previous one.
-    """
-    found, _ = _read(path)
-    if found is None:
-        return
-    previous = _previous(path)
-    spare = previous.with_name(f"{previous.name}.new")
-    spare.unlink(missing_ok=True)
-    os.link(path, spare)
-    spare.replace(previous)

@@ -103,6 +103,11 @@ class RelayKeeper:
         listening = await asyncio.to_thread(lambda: listening_ports_of(self._find_running()))
         return frozenset(port for ports in listening.values() for port in ports)
 
+    async def find_services(self) -> Collection[TunnelService]:
+        """Those of the running relay without a client certificate, also before it is taken over."""
+        state = await self._await_answer(lambda _: True) if await self.find_ports() else None
+        return [one for one in _services(state).values() if not one.certificate] if state else []
+
     async def read_facts(self, names: Collection[str]) -> Mapping[str, ServiceFacts]:
         """The facts about these services; the last known ones while the relay does not answer."""
         if self._process:

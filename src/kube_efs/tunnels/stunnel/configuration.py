@@ -7,7 +7,8 @@ a second time here, whatever their source.
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from kube_efs.model.efs.ids import parse_file_system_id
@@ -97,6 +98,27 @@ def read_configuration(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def parse_configuration(text: str) -> Iterator[TunnelService]:
+    """The services without a client certificate of a file that ``render_configuration`` gave; no others."""
+    for section in text.split("\n[")[1:]:
+        name, _, rest = section.partition("]\n")
+        lines = [line.split(" = ", 1) for line in rest.splitlines() if " = " in line]
+        values = dict(lines)
+        with suppress(KeyError, ValueError, InvalidValue):
+            if "cert" in values:
+                continue
+            service = TunnelService(
+                name=name,
+                file_system_id=parse_file_system_id(values["checkHost"].partition(".")[0]),
+                port=int(values["accept"].rpartition(":")[2]),
+                addresses=tuple(value.rpartition(":")[0] for key, value in lines if key == "connect"),
+                check_host=values["checkHost"],
+                ca_file=Path(values.get("CAfile") or values["CApath"]),
+            )
+            check_service(service)
+            yield service
 
 
 def _render_service(service: TunnelService, timeout: int) -> str:

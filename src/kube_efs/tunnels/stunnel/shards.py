@@ -42,7 +42,7 @@ from kube_efs.tunnels.stunnel.assignment import (
     shard_number,
     shard_path,
 )
-from kube_efs.tunnels.stunnel.configuration import read_configuration
+from kube_efs.tunnels.stunnel.configuration import parse_configuration, read_configuration
 from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
 from kube_efs.tunnels.stunnel.log import ConnectionLog
 from kube_efs.tunnels.stunnel.process import find_running, find_stunnel
@@ -133,6 +133,15 @@ class StunnelShards:
     async def find_ports(self) -> frozenset[int]:
         """The ports of the running stunnels, also before they are taken over."""
         return frozenset(await asyncio.to_thread(lambda: self._find_ports(self._find_running())))
+
+    async def find_services(self) -> Collection[TunnelService]:
+        """Those in the files of the running stunnels, without the ones that have a client certificate."""
+
+        def find() -> list[TunnelService]:
+            paths = [shard_path(self._options.conf_path, number) for number in self._find_running()]
+            return [one for path in paths for one in parse_configuration(read_configuration(path))]
+
+        return await asyncio.to_thread(find)
 
     async def read_facts(self, names: Collection[str]) -> Mapping[str, ServiceFacts]:
         """The facts about these services, from the new lines of the logs too."""

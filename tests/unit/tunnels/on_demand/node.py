@@ -106,6 +106,9 @@ class Stunnel:
             raise self.refusal
         assert self.services[name].port == port
 
+    async def find_services(self) -> list[TunnelService]:
+        return [one for one in self.services.values() if not one.certificate]
+
     async def read_facts(self, names: Collection[str]) -> Mapping[str, ServiceFacts]:
         return dict.fromkeys(names, ServiceFacts())
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -81,12 +82,25 @@ LOOKS = st.lists(
     ),
     max_size=6,
 )
+DAMAGES = ("missing", "torn", "of a later version")
 IDLE_LOOKS = st.sampled_from([0, IDLE.readings - 1, IDLE.readings - 1])
 
 
 def kept(served: Served | None) -> object:
     """The expected tunnels of the ConfigMap on the disk."""
     return served and (served.document, sorted(served.lingering, key=lambda one: one.port))
+
+
+def damage_targets(node: Node, damage: str) -> None:
+    """Make the file of the ConfigMap's targets unusable for the next agent, in this way."""
+    path = node.options.state_path
+    match damage:
+        case "missing":
+            path.unlink(missing_ok=True)
+        case "torn" if path.exists():
+            path.write_text(path.read_text()[:30])
+        case "of a later version":
+            path.write_text('{"version": 2}')
 
 
 class Tunnels(RuleBasedStateMachine):
@@ -145,6 +159,13 @@ class Tunnels(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         self.follow()
+
+    @rule(damage=st.sampled_from(DAMAGES))
+    def kill_and_lose_the_targets(self, damage: str) -> None:
+        before = self.node.stunnel.ports
+        damage_targets(self.node, damage)
+        self.node.follow()
+        assert before.keys() <= self.node.stunnel.ports.keys()
 
     @rule()
     def restart(self) -> None:
@@ -382,6 +403,45 @@ class Tunnels(RuleBasedStateMachine):
         for connection in self.node.stunnel.connections:
             assert connection.port in ports, f"the tunnel of {connection} was closed"
             assert leads_to(ports[connection.port]) == connection.leads_to
+
+
+@pytest.mark.parametrize("has_on_demand", [False, True])
+@pytest.mark.parametrize("has_previous", [False, True])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_unusable_file_of_targets_closes_no_port(
+    tmp_path: Path, damage: str, has_previous: bool, has_on_demand: bool
+) -> None:
+    node = Node(tmp_path)
+    try:
+        node.run(node.agent._load_state())
+        if has_previous:
+            node.run(node.push({"fs-1": 20490}))
+        node.run(node.push({"fs-1": 20490, "fs-2": 20491}))
+        if has_on_demand:
+            node.run(node.tunnels.ensure(spec(1), Holder("a")))
+        services = node.stunnel.services
+        damage_targets(node, damage)
+        node.follow()  # the API server does not answer
+        assert node.stunnel.services == services
+        # Also when the first mount requests a tunnel before the ConfigMap is known.
+        node.run(node.tunnels.ensure(spec(2), Holder("b")))
+        assert services.items() <= node.stunnel.services.items()
+        # From the next document on, a target that it does not have is closed when it is unused.
+        node.stunnel.connections.append(Connection(20490, "fs-1"))
+        node.run(node.push({"fs-2": 20491}))
+        for _ in range(IDLE.readings + 1):
+            node.now += IDLE.seconds
+            node.run(node.look())
+        assert {20490, 20491} <= node.stunnel.ports.keys()
+        assert leads_to(node.stunnel.ports[20490]) == "fs-1"
+        node.stunnel.connections.clear()
+        for _ in range(IDLE.readings + 1):
+            node.now += IDLE.seconds
+            node.run(node.look())
+        assert 20490 not in node.stunnel.ports
+        assert 20491 in node.stunnel.ports
+    finally:
+        node.close()
 
 
 Tunnels.TestCase.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=20)

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import InvalidValue
 from kube_efs.tunnels.data_plane import CertificateFile, TunnelService
-from kube_efs.tunnels.stunnel.configuration import check_path, check_service, render_configuration, section_at
+from kube_efs.tunnels.stunnel.configuration import (
+    check_path,
+    check_service,
+    parse_configuration,
+    render_configuration,
+    section_at,
+)
 
 CA = Path("/etc/amazon/efs/efs-utils.crt")
 SERVICE = TunnelService(
@@ -31,6 +37,7 @@ OTHER = replace(
     check_host="fs-0abc.efs.us-east-1.amazonaws.com",
 )
 
+CERTIFICATE = CertificateFile(path=Path("/a.pem"), serial=1, not_after=datetime(2026, 1, 1, tzinfo=UTC))
 EXPECTED = """\
 # Written by kube-efs; changes are overwritten.
 foreground = yes
@@ -240,3 +247,30 @@ def test_no_text_can_add_a_line(name: str, address: str, host: str, port: int) -
 )
 def test_section_is_found_by_its_line_number(line: int, section: str | None) -> None:
     assert section_at(EXPECTED, line) == section
+
+
+def test_services_without_a_certificate_are_read_from_the_file() -> None:
+    leaving = replace(SERVICE, name="fs-1-20492", port=20492)
+    of_mount = replace(SERVICE, name="fs-1-0123456789abcdef", port=20493, certificate=CERTIFICATE)
+    text = render_configuration([SERVICE, leaving, of_mount, OTHER], connect_timeout_seconds=2.0)
+    assert list(parse_configuration(text)) == [OTHER, SERVICE, leaving]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        pytest.param("accept = 127.0.0.1:20490", "accept = all", id="no port"),
+        pytest.param("checkHost = fs-1.efs.us-east-1.amazonaws.com\n", "", id="no file system"),
+        pytest.param("connect = 10.0.1.1:2049", "connect = elsewhere:2049", id="a name as address"),
+        pytest.param("[fs-1]", "[x]", id="another name"),
+    ],
+)
+def test_service_that_cannot_be_read_affects_no_other(good: str, bad: str) -> None:
+    text = render_configuration([SERVICE, OTHER], connect_timeout_seconds=2.0)
+    assert good in text
+    assert list(parse_configuration(text.replace(good, bad))) == [OTHER]
+
+
+@given(st.text())
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    assert list(parse_configuration(f"\n[{text}")) == []
