@@ -497,9 +497,10 @@ def test_removal_time_is_linear_in_the_length(part: str) -> None:
         return time.process_time() - began
 
     # Quadratic, this is 64 times as long; what is measured is far above what a clock can tell, or nothing.
-    # Of each, the shortest of three counts: Python may collect the garbage of other tests meanwhile.
-    short, long = [min(seconds(length) for _ in range(3)) for length in (50_000, 400_000)]
-    assert long < max(0.05, 24 * short)
+    # Other processes make single counts longer, and Python may collect the garbage of other tests meanwhile.
+    # A count that is short enough shows that it is not quadratic.
+    short = min(seconds(50_000) for _ in range(3))
+    assert any(seconds(400_000) < max(0.05, 24 * short) for _ in range(20))
 
 
 @pytest.mark.parametrize("known", [[], ["planted-secret"]], ids=["none", "one"])
