@@ -49,7 +49,8 @@ from kube_efs.provisioning.backends.directory import DirectoryBackend
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.copies import Copies
 from kube_efs.provisioning.gid_ledger import GidIndex
-from kube_efs.provisioning.guards import DirectoryReservations, Guards, RemovalOrder
+from kube_efs.provisioning.guards import Guards, RemovalOrder
+from kube_efs.provisioning.reservations import DirectoryReservations
 from kube_efs.provisioning.volume_index import DirectoryIndex, VolumeIndex
 from kube_efs.provisioning.workers import pod_objects as worker_objects
 from kube_efs.provisioning.workers.pod_objects import ObservedPod

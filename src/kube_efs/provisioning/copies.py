@@ -26,7 +26,8 @@ from kube_efs.model.errors import CopyDiffers, KubeEfsError, NotYet, WorkerFaile
 from kube_efs.model.sizes import format_size
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.data_sources import DataSources
-from kube_efs.provisioning.guards import DirectoryReservations, tenant_of_namespace
+from kube_efs.provisioning.guards import tenant_of_namespace
+from kube_efs.provisioning.reservations import DirectoryReservations
 from kube_efs.provisioning.workers.contract import Directories
 
 log = structlog.get_logger(__name__)

@@ -10,8 +10,8 @@ accepted them. When our watch has shown the volume Terminating, it has also show
 accepted before, and the index of volumes contains all of them. This process cannot delete the volume objects
 of csi-provisioner; for these, the guards list all volumes again instead.
 
-Meanwhile, ``DirectoryReservations`` separate the operations of this process. The gates of worker pods
-(``workers/pods.py``) exclude other processes.
+Meanwhile, reservations (``reservations.py``) separate the operations of this process. The gates of worker
+pods (``workers/pods.py``) exclude other processes.
 
 A file system that was created for claims is removed with its last volume. Any other use of it refuses this.
 
@@ -23,9 +23,7 @@ changes nothing.
 import asyncio
 import hashlib
 import time
-from collections import Counter
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Collection,
@@ -34,7 +32,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -59,6 +57,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import DRIVER, Location, Volume
 from kube_efs.provisioning.awaited_volumes import AwaitedVolumes
+from kube_efs.provisioning.reservations import DirectoryReservations
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.single_flight import SingleFlight
 
@@ -207,67 +206,6 @@ class AccessPointRoots(Protocol):
 
         Each of ``named`` is missing only if AWS says that it does not exist.
         """
-
-
-class DirectoryReservations:
-    """The directories that tasks of this process create or remove at this moment.
-
-    Several claims may create one directory concurrently, because they share it. A removal is exclusive: no
-    claim may begin to use the directory, and no other removal may count the same volumes.
-    """
-
-    def __init__(self) -> None:
-        self._making: Counter[Location] = Counter()
-        self._removing: set[Location] = set()
-        self._released = asyncio.Event()
-
-    @asynccontextmanager
-    async def making(self, *locations: Location) -> AsyncIterator[bool]:
-        """Reserve the directories for a new volume; waits for removals of the same or related directories.
-
-        Gives whether it has waited: earlier decisions may be outdated.
-        """
-        has_waited = False
-        while _near(locations, self._removing):
-            has_waited = True
-            await self._released.wait()
-        # No await may come between the last check and this line.
-        self._making.update(locations)
-        try:
-            yield has_waited
-        finally:
-            self._making.subtract(locations)
-            for location in locations:
-                if not self._making[location]:
-                    del self._making[location]
-            self._wake()
-
-    @asynccontextmanager
-    async def removing(self, *locations: Location) -> AsyncIterator[None]:
-        """Reserve the directories exclusively; waits for all tasks with the same or related directories."""
-        while _near(locations, self._removing) or _near(locations, self._making):
-            await self._released.wait()
-        # As above, without an await since the last check.
-        self._removing.update(locations)
-        try:
-            yield
-        finally:
-            self._removing.difference_update(locations)
-            self._wake()
-
-    def _wake(self) -> None:
-        self._released.set()
-        # A new one: those who waited may have to wait for the next release, too.
-        self._released = asyncio.Event()
-
-
-def _near(locations: Iterable[Location], others: Collection[Location]) -> bool:
-    return any(
-        location.file_system_id == other.file_system_id
-        and location.directory.relation_to(other.directory) is not Relation.APART
-        for location in locations
-        for other in others
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

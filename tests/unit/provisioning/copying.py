@@ -13,7 +13,7 @@ from kube_efs.model.errors import KubeEfsError, WorkerFailed
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.copies import Copies, IsGone
 from kube_efs.provisioning.data_sources import DataSources
-from kube_efs.provisioning.guards import DirectoryReservations
+from kube_efs.provisioning.reservations import DirectoryReservations
 
 
 class GivenSources(DataSources):

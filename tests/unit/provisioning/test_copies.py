@@ -27,7 +27,8 @@ from kube_efs.model.errors import (
 )
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.copies import Copies, Follower, Recipient, check_copy, volume_key
-from kube_efs.provisioning.guards import DirectoryReservations, tenant_of_namespace
+from kube_efs.provisioning.guards import tenant_of_namespace
+from kube_efs.provisioning.reservations import DirectoryReservations
 
 CLAIM = Claim(namespace="team", name="copy", uid=ClaimUid("1"))
 

@@ -38,7 +38,8 @@ from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.accounts import Account
 from kube_efs.provisioning.copies import Copies, Recipient
-from kube_efs.provisioning.guards import DirectoryReservations, Removal, RemovalOrder
+from kube_efs.provisioning.guards import Removal, RemovalOrder
+from kube_efs.provisioning.reservations import DirectoryReservations
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 from kube_efs.single_flight import SingleFlight
