@@ -16,9 +16,9 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -33,7 +33,10 @@ from kube_efs.provisioning.workers.trash import entry_name, opened_trash
 _PRIVATE: Final = 0o700
 _CHUNK: Final = 256
 _BLOCK_BYTES: Final = 8 * 1024**2
-# Each level needs two descriptors.
+# How many subdirectories are listed before they are copied: users can make millions in one directory. The
+# listing stays open while they are copied, as it does for files. Most directories have fewer.
+_FOLDERS_MAX: Final = 4 * _CHUNK
+# Each level needs two descriptors, and a third one for a listing that stays open.
 _DEPTH_MAX: Final = 200
 # How often a file may be replaced while it is copied.
 _REPLACEMENTS_FOLLOWED: Final = 3
@@ -102,25 +105,35 @@ class TreeCopier:
     ) -> None:
         """Copy what one listing of the source contains, or only what is not in the target yet."""
         folders: dict[str, os.stat_result] = {}
-        for listed in _chunks(source, omitted, path):
-            chunk = self._missing(listed, target) if only_missing else listed
-            files = []
-            for name, found in chunk:
-                if found.st_dev != self._work.device:
-                    continue  # A nested mount belongs to another file system.
-                if stat.S_ISDIR(found.st_mode):
-                    folders[name] = found
-                elif stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
-                    # Not in the threads: two names of a file at the same moment would both be the first.
-                    self._copy(self._copy_linked, source, target, (*path, name), found)
-                else:
-                    files.append((name, found))
-            self._together(
-                partial(self._copy, self._copy_file, source, target, (*path, name), found)
-                for name, found in files
-            )
-            self._report(self._work.progress)
-            self._work.confirm()
+        # After a failure, the listing must not stay open until somebody collects it.
+        with closing(_chunks(source, omitted, path)) as chunks:
+            for listed in chunks:
+                chunk = self._missing(listed, target) if only_missing else listed
+                files = []
+                for name, found in chunk:
+                    if found.st_dev != self._work.device:
+                        continue  # A nested mount belongs to another file system.
+                    if stat.S_ISDIR(found.st_mode):
+                        folders[name] = found
+                    elif stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+                        # Not in the threads: two names of a file at the same moment would both be the first.
+                        self._copy(self._copy_linked, source, target, (*path, name), found)
+                    else:
+                        files.append((name, found))
+                self._together(
+                    partial(self._copy, self._copy_file, source, target, (*path, name), found)
+                    for name, found in files
+                )
+                self._report(self._work.progress)
+                self._work.confirm()
+                if len(folders) >= _FOLDERS_MAX:
+                    self._copy_folders(source, target, path, folders)
+                    folders.clear()
+        self._copy_folders(source, target, path, folders)
+
+    def _copy_folders(
+        self, source: int, target: int, path: Sequence[str], folders: Mapping[str, os.stat_result]
+    ) -> None:
         for number, (name, found) in enumerate(folders.items(), start=1):
             self._copy_folder(source, target, (*path, name), found)
             if number % _CHUNK == 0:  # Most may be complete, and would otherwise report nothing.
@@ -384,7 +397,7 @@ def _copy_attributes(source: int, copy: int) -> None:
 
 def _chunks(
     folder: int, omitted: frozenset[str], path: Sequence[str]
-) -> Iterator[list[tuple[str, os.stat_result]]]:
+) -> Generator[list[tuple[str, os.stat_result]], None, None]:
     """The names in a directory with what they are, some at a time; those that vanish are left out."""
     chunk: list[tuple[str, os.stat_result]] = []
     with os.scandir(folder) as listing:

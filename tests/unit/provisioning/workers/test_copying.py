@@ -6,6 +6,7 @@ import random
 import shutil
 import stat
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -375,6 +376,45 @@ def test_names_that_a_listing_of_the_source_omits_are_copied(
         list_by_position(patched, vanish)
         copied(efs)
     assert {path.name for path in (efs / "claims/new").iterdir()} >= {path.name for path in old.iterdir()}
+
+
+def test_directories_that_an_open_listing_omits_are_copied(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing stays open while the first of many directories are copied."""
+    old = efs / "claims/old"
+    for name in ("1", "2", "3", "4", "5"):
+        (old / name / "below").mkdir(parents=True)
+    os.utime(old, (1, 1))
+
+    def vanish(name: str) -> None:
+        if name == "2":
+            shutil.rmtree(old / "1", ignore_errors=True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tree_copy, "_FOLDERS_MAX", 1)
+        list_by_position(patched, vanish)
+        copied(efs)
+    copies = {path.name: path for path in (efs / "claims/new").iterdir()}
+    assert copies.keys() >= {"2", "3", "4", "5"}
+    assert all((path / "below").is_dir() for path in copies.values())
+
+
+@pytest.mark.parametrize("calls", range(0, 200, 25))
+def test_a_copy_of_many_directories_that_is_killed_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    monkeypatch.setattr(tree_copy, "_CHUNK", 1)
+    monkeypatch.setattr(tree_copy, "_FOLDERS_MAX", 2)
+    efs = tmp_path / "efs"  # Not a mount: a killed copy leaves descriptors in this process.
+    for number in range(5):
+        (efs / f"claims/old/{number}/below").mkdir(parents=True)
+        (efs / f"claims/old/{number}/file").write_text("x")
+        os.link(efs / f"claims/old/{number}/file", efs / f"claims/old/{number}/below/second name")
+    with killed_after(calls), suppress(_Killed):
+        copied(efs)
+    copied(efs)
+    assert described(efs / "claims/new") == described(efs / "claims/old")
 
 
 def test_a_file_that_is_already_copied_is_not_copied_again_by_a_second_listing(
@@ -788,6 +828,27 @@ def test_a_tree_that_is_too_deep_fails_with_its_depth(efs: Path) -> None:
     (efs / "claims/old").joinpath(*["d"] * 210).mkdir(parents=True)
     with pytest.raises(KubeEfsError, match="deeper than 200 directories"):
         copied(efs)
+
+
+def peak_bytes_of_a_copy(efs: Path, directories: int) -> int:
+    for number in range(directories):
+        (efs / f"claims/old/{directories}/{number}").mkdir(parents=True)
+    source = parse_directory(f"/claims/old/{directories}")
+    tracemalloc.start()
+    try:
+        copied(
+            efs, CopyTerms(key=f"pvc-{directories}", source=source), parse_directory(f"/claims/{directories}")
+        )
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_does_not_grow_with_the_directories_in_a_directory(efs: Path) -> None:
+    """Worker pods have no limit of memory, and a tenant makes as many directories as EFS stores."""
+    few, many = peak_bytes_of_a_copy(efs, 1200), peak_bytes_of_a_copy(efs, 4800)
+    assert len(list((efs / "claims/4800").iterdir())) == 4800
+    assert many < few + 256 * 1024
 
 
 def test_our_own_directories_are_not_copied(efs: Path) -> None:
