@@ -31,7 +31,14 @@ from kube_efs.aws.credential_sources import (
 from kube_efs.aws.errors import aws_errors, reading, safe_code
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.aws.session import new_session
-from kube_efs.model.errors import AwsDenied, AwsError, AwsInvalidAnswer, AwsUnavailable, InvalidSetting
+from kube_efs.model.errors import (
+    AwsDenied,
+    AwsError,
+    AwsInvalidAnswer,
+    AwsThrottled,
+    AwsUnavailable,
+    InvalidSetting,
+)
 from kube_efs.model.secrets import hidden_here
 
 # The session name of efs-utils: trust policies and searches in CloudTrail may contain it.
@@ -160,8 +167,13 @@ async def _ask_container(
     try:
         document = await fetcher.retrieve_full_uri(url, headers={"Authorization": token} if token else None)
     except MetadataRetrievalError as error:
-        status = _STATUS.match(str(error))
-        problem = f"was answered with status {status[1]}" if status else "returned an answer that is not JSON"
+        if status := _STATUS.match(str(error)):
+            code = int(status[1])
+            is_denial = 400 <= code < 500 and code != 408
+            kind = AwsThrottled if code == 429 else AwsDenied if is_denial else AwsUnavailable
+            raise kind(f"was answered with status {code}", field=origin) from None
+        is_answer = "Unable to parse JSON" in str(error)
+        problem = "returned an answer that is not JSON" if is_answer else "was not answered"
         raise AwsUnavailable(problem, field=origin) from None
     except UnicodeError:
         raise AwsInvalidAnswer("returned an answer that is not text", field=origin) from None

@@ -1,7 +1,8 @@
 """The sources of the credentials of a mount with ``iam``: those of efs-utils, in its order.
 
-As in efs-utils, keys in AWS_ACCESS_KEY_ID are not used. A mount that signs with the service account of its
-pod has one source, which the service account determines.
+Unlike in efs-utils, ``rolearn`` with ``jwtpath`` is the only source of a mount, as a profile is. As in
+efs-utils, keys in AWS_ACCESS_KEY_ID are not used. A mount that signs with the service account of its pod has
+one source, which the service account determines.
 """
 
 import pwd
@@ -144,15 +145,16 @@ def order_sources(
 ) -> tuple[CredentialSource, ...]:
     """The sources to try, at least one.
 
-    A configured URI or profile is the only source: users do not expect another identity instead. Raises
-    InvalidSetting for an unreadable profile file.
+    A URI, a role with its token, or a profile is the only source: users do not expect another identity
+    instead. Raises InvalidSetting for an unreadable profile file.
     """
     if options.credentials_uri:
         return (CredentialSource(kind=SourceKind.CONTAINER, target=options.credentials_uri),)
-    profile = None if options.role_arn and options.token_file else _profile(options, environment, files)
-    if profile:
+    if options.role_arn and options.token_file:
+        return (_web_identity(options.role_arn, options.token_file),)
+    if profile := _profile(options, environment, files):
         return (CredentialSource(kind=SourceKind.PROFILE, target=profile),)
-    return (*_ambient(options, environment), CredentialSource(kind=SourceKind.INSTANCE_ROLE))
+    return (*_ambient(environment), CredentialSource(kind=SourceKind.INSTANCE_ROLE))
 
 
 def read_sections(file: Path) -> dict[str, dict[str, Any]]:
@@ -178,7 +180,7 @@ def _profile(options: IamOptions, environment: Mapping[str, str], files: Profile
     return _DEFAULT_PROFILE if any("aws_access_key_id" in section for section in sections) else None
 
 
-def _ambient(options: IamOptions, environment: Mapping[str, str]) -> Iterator[CredentialSource]:
+def _ambient(environment: Mapping[str, str]) -> Iterator[CredentialSource]:
     """The sources that the platform configures: ECS, EKS Pod Identity, and roles of service accounts."""
     if uri := environment.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"):
         yield CredentialSource(kind=SourceKind.CONTAINER, target=uri)
@@ -187,13 +189,13 @@ def _ambient(options: IamOptions, environment: Mapping[str, str]) -> Iterator[Cr
     )
     if uri and file:
         yield CredentialSource(kind=SourceKind.POD_IDENTITY, target=uri, token_file=file)
-    roles = (
-        (options.role_arn, options.token_file),
-        _pair(environment, "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE"),
-    )
-    for role_arn, token_file in roles:
-        if role_arn and token_file:
-            yield CredentialSource(kind=SourceKind.WEB_IDENTITY, target=role_arn, token_file=token_file)
+    role_arn, token_file = _pair(environment, "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE")
+    if role_arn and token_file:
+        yield _web_identity(role_arn, token_file)
+
+
+def _web_identity(role_arn: str, token_file: str) -> CredentialSource:
+    return CredentialSource(kind=SourceKind.WEB_IDENTITY, target=role_arn, token_file=token_file)
 
 
 def _pair(environment: Mapping[str, str], first: str, second: str) -> tuple[str, str]:

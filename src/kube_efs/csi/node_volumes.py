@@ -47,7 +47,15 @@ from kube_efs.csi.publication import (
 from kube_efs.csi.target import make_target, remove_target
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, VolumeInUse
 from kube_efs.model.csi.mount_options import MountPlan
-from kube_efs.model.errors import AwsThrottled, KubeEfsError, MountFailed, MountUnfinished, TunnelError, shown
+from kube_efs.model.errors import (
+    AwsIdentityLate,
+    AwsThrottled,
+    KubeEfsError,
+    MountFailed,
+    MountUnfinished,
+    TunnelError,
+    shown,
+)
 from kube_efs.mounts.mount import Mounter
 from kube_efs.mounts.mountinfo import MountEntry
 from kube_efs.run_to_completion import run_to_completion
@@ -311,8 +319,8 @@ class NodeVolumes:
             source = plan.source(server)
             with span("mount", volume=mount.volume_id, source=source, target=str(mount.target)):
                 await self._mounter.mount(source, mount.target, options)
-        except (AwsThrottled, MountUnfinished, TunnelError):
-            # The mount may still succeed, or the tunnel is only slow, for example on a busy node. A mount
+        except (AwsIdentityLate, AwsThrottled, MountUnfinished, TunnelError):
+            # The mount may still succeed, or something is only slow, for example on a busy node. A mount
             # without the identity would keep the permissions of anonymous clients until its end.
             raise
         except KubeEfsError as error:

@@ -22,6 +22,7 @@
     │   ├── AwsRefused           a clear refusal for any other reason
     │   └── AwsUnavailable       every other error, and no answer
     │       ├── AwsInvalidAnswer an answer that is not from AWS, such as a page of a proxy
+    │       ├── AwsIdentityLate  a configured source of an identity does not answer
     │       └── AwsNotListed     a list does not contain it, but it may exist
     ├── KubeError
     │   ├── KubeNotFound         404
@@ -245,6 +246,13 @@ class AwsUnavailable(AwsError):
 
 class AwsInvalidAnswer(AwsUnavailable):
     """An answer that is not in the format of AWS, or has invalid values."""
+
+
+class AwsIdentityLate(AwsUnavailable):
+    """A configured source of credentials does not answer, for example because it starts later.
+
+    So there is an identity, and nothing must be done with another one, or without one, instead.
+    """
 
 
 class AwsNotListed(AwsUnavailable):

@@ -138,7 +138,7 @@ class PortRange:
 class Reservation:
     """A reserved tunnel; without holders, it stays until it has no connections.
 
-    ``source`` gave the first credentials of the node's identity, and gives all later ones.
+    ``source`` gave the first credentials of the node's identity, and gives all later ones while it is used.
     """
 
     spec: TunnelSpec

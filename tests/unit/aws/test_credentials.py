@@ -34,7 +34,9 @@ from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import (
     AwsDenied,
     AwsError,
+    AwsIdentityLate,
     AwsInvalidAnswer,
+    AwsThrottled,
     AwsUnavailable,
     InvalidSetting,
     InvalidValue,
@@ -64,12 +66,16 @@ INSTANCE_ROLE = CredentialSource(kind=SourceKind.INSTANCE_ROLE)
 
 @dataclass
 class FakeAws:
-    """Instance metadata, the container agent and STS on one port; refuses paths without a document."""
+    """Instance metadata, the container agent and STS on one port; refuses paths without a document.
+
+    ``status`` None is that of a refusal: 404, and 403 of STS.
+    """
 
     url: str = ""
     documents: dict[str, str] = field(default_factory=dict)
     refusal: str = "refused"
     code: str = "AccessDenied"
+    status: int | None = None
     requests: list[str] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
     form: dict[str, str] = field(default_factory=dict)
@@ -84,14 +90,17 @@ class FakeAws:
         if request.path.startswith("/latest/") and "X-aws-ec2-metadata-token" not in request.headers:
             return web.Response(status=401)
         text = self.documents.get(request.path)
-        return web.Response(text=text) if text is not None else web.Response(status=404, text=self.refusal)
+        if text is not None:
+            return web.Response(text=text)
+        return web.Response(status=self.status or 404, text=self.refusal)
 
     async def _sts(self, request: web.Request) -> web.Response:
         self.form = {key: str(value) for key, value in (await request.post()).items()}
         action = self.form["Action"]
         if action not in self.documents:
             error = f"<Code>{self.code}</Code><Message>{self.refusal}</Message>"
-            return web.Response(status=403, text=f"<ErrorResponse><Error>{error}</Error></ErrorResponse>")
+            text = f"<ErrorResponse><Error>{error}</Error></ErrorResponse>"
+            return web.Response(status=self.status or 403, text=text)
         return web.Response(
             content_type="text/xml",
             text=f"<{action}Response><{action}Result><Credentials><AccessKeyId>ASIA1</AccessKeyId>"
@@ -179,11 +188,12 @@ FROM_OWN_ROLE = CredentialSource(kind=SourceKind.WEB_IDENTITY, target="arn:own",
     [
         pytest.param(IamOptions(), {}, [INSTANCE_ROLE], id="only the instance"),
         pytest.param(
-            OWN_ROLE,
+            IamOptions(),
             {**IRSA, **POD, **ECS},
-            [FROM_ECS, FROM_POD, FROM_OWN_ROLE, FROM_IRSA, INSTANCE_ROLE],
+            [FROM_ECS, FROM_POD, FROM_IRSA, INSTANCE_ROLE],
             id="all sources of the platform, in the order of efs-utils",
         ),
+        pytest.param(OWN_ROLE, {**IRSA, **POD, **ECS}, [FROM_OWN_ROLE], id="only a role with its token"),
         pytest.param(
             IamOptions(credentials_uri="/v2/credentials/1", profile="p"), ECS, [CONTAINER], id="only a URI"
         ),
@@ -197,7 +207,7 @@ FROM_OWN_ROLE = CredentialSource(kind=SourceKind.WEB_IDENTITY, target="arn:own",
         pytest.param(
             OWN_ROLE,
             {"AWS_PROFILE": "e"},
-            [FROM_OWN_ROLE, INSTANCE_ROLE],
+            [FROM_OWN_ROLE],
             id="role with its token disables profiles",
         ),
         pytest.param(
@@ -335,7 +345,7 @@ async def test_refusal_of_the_agent_is_reported_without_the_token(
     aws: FakeAws, options: CredentialOptions, pod_identity: CredentialSource
 ) -> None:
     aws.refusal = f"AccessDeniedException for {POD_TOKEN}"
-    with pytest.raises(AwsUnavailable) as caught:
+    with pytest.raises(AwsDenied) as caught:
         await load_credentials(pod_identity, options)
     assert caught.value.problem == "was answered with status 404"
     assert caught.value.field == f"pod identity {aws.url}/v1/credentials"
@@ -547,9 +557,9 @@ async def test_first_source_with_credentials_wins_and_failed_sources_are_reporte
 async def test_error_names_every_source_without_credentials_and_its_reason(
     aws: FakeAws, options: CredentialOptions, web_identity: CredentialSource
 ) -> None:
-    iam = IamOptions(role_arn=ROLE, token_file=web_identity.token_file)
+    environment = {**ECS, "AWS_ROLE_ARN": ROLE, "AWS_WEB_IDENTITY_TOKEN_FILE": web_identity.token_file}
     with pytest.raises(AwsDenied) as caught:
-        await find_credentials(iam, replace(options, environment=ECS))
+        await find_credentials(IamOptions(), replace(options, environment=environment))
     text = str(caught.value)
     assert text.startswith(
         "AWS credentials: are not available from 3 sources: container credentials /ecs: was answered with"
@@ -558,6 +568,55 @@ async def test_error_names_every_source_without_credentials_and_its_reason(
     assert f"instance metadata: '{aws.url}/latest/meta-data/iam/security-credentials/'" in text
     assert isinstance(caught.value.__cause__, ExceptionGroup)
     assert len(caught.value.__cause__.exceptions) == 3
+
+
+@pytest.mark.parametrize(
+    ("first", "status", "code", "kind"),
+    [
+        pytest.param(ECS, 500, "", AwsIdentityLate, id="container agent with an internal error"),
+        pytest.param(ECS, 408, "", AwsIdentityLate, id="slow container agent"),
+        pytest.param(ECS, 429, "", AwsThrottled, id="busy container agent"),
+        pytest.param({}, 503, "ServiceUnavailable", AwsIdentityLate, id="STS without service"),
+        pytest.param({}, 400, "Throttling", AwsThrottled, id="throttled STS"),
+    ],
+)
+async def test_late_or_busy_source_is_not_replaced_by_another_identity(
+    first: dict[str, str],
+    status: int,
+    code: str,
+    kind: type[KubeEfsError],
+    aws: FakeAws,
+    options: CredentialOptions,
+    web_identity: CredentialSource,
+) -> None:
+    roles = "/latest/meta-data/iam/security-credentials/"
+    aws.documents = {roles: "r", f"{roles}r": json.dumps(DOCUMENT)}
+    aws.status, aws.code = status, code
+    environment = {**first, "AWS_ROLE_ARN": ROLE, "AWS_WEB_IDENTITY_TOKEN_FILE": web_identity.token_file}
+    with pytest.raises(kind) as caught:
+        await find_credentials(IamOptions(), replace(options, environment=environment, attempts=1))
+    assert type(caught.value) is kind
+    assert f"status {status}" in str(caught.value)
+    assert len(aws.requests) == 1
+
+
+async def test_agent_that_does_not_listen_yet_is_not_replaced(options: CredentialOptions) -> None:
+    options = replace(options, environment=ECS, container_endpoint="http://127.0.0.1:9", attempts=1)
+    with pytest.raises(AwsIdentityLate) as caught:
+        await find_credentials(IamOptions(), options)
+    assert str(caught.value) == "container credentials /ecs: was not answered"
+
+
+async def test_missing_instance_metadata_after_a_refusal_name_both(
+    aws: FakeAws, options: CredentialOptions
+) -> None:
+    """A node without instance metadata: ``iam=auto`` then mounts without an identity."""
+    options = replace(options, environment=ECS, metadata_endpoint="http://127.0.0.1:9", attempts=1)
+    with pytest.raises(AwsUnavailable) as caught:
+        await find_credentials(IamOptions(), options)
+    assert not isinstance(caught.value, AwsIdentityLate)
+    assert "container credentials /ecs: was answered with status 404" in str(caught.value)
+    assert "instance metadata: 'http://127.0.0.1:9" in str(caught.value)
 
 
 async def test_no_source_logs_a_secret(

@@ -32,6 +32,7 @@ from kube_efs.model.csi.errors import ExistingVolumeDiffers, VolumeInUse
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
     AwsDenied,
+    AwsIdentityLate,
     AwsThrottled,
     KubeEfsError,
     MountFailed,
@@ -461,6 +462,7 @@ async def test_optional_identity_is_used_where_it_works(
     [
         TunnelNotReady("is not there in time", field="tunnel"),
         AwsThrottled("was answered with Throttling", field="AssumeRoleWithWebIdentity"),
+        AwsIdentityLate("was not answered in time", field="pod identity"),
     ],
 )
 async def test_slow_tunnel_does_not_lead_to_a_mount_without_identity(

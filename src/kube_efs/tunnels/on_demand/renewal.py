@@ -11,8 +11,10 @@ indefinitely. The rules are:
   one tunnel does not delay the others.
 * Clocks jump. The clock is therefore read at least every half minute, and a due time that was set in the
   future counts as due.
-* The source of the first credentials of a tunnel gives all later ones, even if a source with a higher
-  priority appears. Otherwise a mount could silently get another identity.
+* While a tunnel is used, the source of its first credentials gives all later ones, even if a source with a
+  higher priority appears. Otherwise a mount could silently get another identity. If nothing uses the tunnel,
+  the next call looks for its source again: the first one may have had to use a source of lower priority,
+  with which EFS denies each mount.
 * A certificate for a service account is renewed with the last token that a pod of it gave. Tokens are in
   memory only. After a restart, the old certificate serves until the kubelet publishes the volumes again,
   with new tokens, which it does about once a minute.
@@ -28,10 +30,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 import structlog
 
-from kube_efs.aws.credential_sources import CredentialSource, ServiceAccountIdentity
+from kube_efs.aws.credential_sources import (
+    CredentialSource,
+    IamOptions,
+    ServiceAccountIdentity,
+    order_sources,
+)
 from kube_efs.model.errors import InvalidValue, KubeEfsError, TunnelNotReady
 from kube_efs.run_to_completion import run_to_completion
 from kube_efs.telemetry.duties import Duties, kinds_of
@@ -98,6 +106,8 @@ class ClientCertificates:
         self._key: asyncio.Task[ClientKey] | None = None
         self._files: dict[str, CertificateFile] = {}
         self._sources: dict[str, CredentialSource | None] = {}
+        # By tunnel. A renewal must not replace a certificate that a call makes with another source meanwhile.
+        self._renewing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._renewals: dict[str, _Renewal] = {}
         self._problems: dict[str, str] = {}
         self._pod_tokens: dict[str, str] = {}
@@ -137,16 +147,35 @@ class ClientCertificates:
             for path in set(self._directory.iterdir()) - known:
                 path.unlink()
 
-    async def ensure(self, spec: TunnelSpec, source: CredentialSource | None) -> CredentialSource | None:
+    async def ensure(
+        self, spec: TunnelSpec, source: CredentialSource | None, *, is_used: bool = True
+    ) -> CredentialSource | None:
         """Create a certificate unless there is a valid one; returns the source of its credentials, if any.
 
-        Raises the errors of finding credentials, and TunnelNotReady when the file cannot be written.
+        If the tunnel is not used, a valid one is kept only if its source is the first choice. Raises the
+        errors of finding credentials, and TunnelNotReady when the file cannot be written.
         """
-        if not self._is_valid(spec.name):
-            self._sources[spec.name] = await self._renew(spec, source)
-            self._wake.set()
-            self._on_renewed()
-        return self._sources.get(spec.name, source)
+        name = spec.name
+        if is_used and self._is_valid(name):
+            return self._sources.get(name, source)
+        async with self._lock(name):
+            known = self._sources.get(name, source)
+            may_change = not is_used and known is not None and known != self._first_source(spec)
+            if may_change or not self._is_valid(name):
+                self._sources[name] = await self._renew(spec, None if may_change else known)
+                self._wake.set()
+                self._on_renewed()
+        return self._sources.get(name, source)
+
+    def _first_source(self, spec: TunnelSpec) -> CredentialSource | None:
+        if not isinstance(spec.iam, IamOptions):
+            return None
+        options = self._on_demand.credentials
+        [first, *_] = order_sources(spec.iam, options.environment, options.files)
+        return first
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._renewing.setdefault(name, asyncio.Lock())
 
     async def ensure_for_pod(self, spec: TunnelSpec, token: str, *, is_holder: bool) -> None:
         """Ensure a certificate with credentials for this token of a pod, and use the token from now on.
@@ -229,9 +258,10 @@ class ClientCertificates:
 
         async def renewed(tunnel: Reservation) -> bool:
             """Whether there is a new certificate. No error, expected or not, stops other renewals."""
-            async with slots:
+            async with slots, self._lock(tunnel.name):
                 try:
-                    await self._renew(tunnel.spec, tunnel.source)
+                    source = self._sources.get(tunnel.name, tunnel.source)
+                    self._sources[tunnel.name] = await self._renew(tunnel.spec, source)
                 except Exception as error:  # noqa: BLE001 - logged, counted and retried
                     self._schedule_retry(tunnel.name, error)
                     return False

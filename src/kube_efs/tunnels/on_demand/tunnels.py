@@ -256,7 +256,9 @@ class OnDemandTunnels:
             is_holder = known is not None and holder in known.holders
             await self._certificates.ensure_for_pod(spec, pod_token, is_holder=is_holder)
             return None
-        return await self._certificates.ensure(spec, known.source if known else None)
+        # Since its last holder, a reading has shown neither a connection nor a mount, and none since.
+        is_used = known is not None and known.port not in self._idle_ports.streaks
+        return await self._certificates.ensure(spec, known.source if known else None, is_used=is_used)
 
     async def _hold(self, spec: TunnelSpec, holder: Holder, source: CredentialSource | None) -> int:
         """Add the holder; a new tunnel gets a port that nothing uses. Returns the number of the change."""

@@ -24,7 +24,7 @@ from kube_efs.aws.credential_sources import (
     SourceKind,
 )
 from kube_efs.model.efs.ids import FileSystemId, Region
-from kube_efs.model.errors import AwsUnavailable, InvalidValue, KubeEfsError, TunnelNotReady
+from kube_efs.model.errors import AwsDenied, InvalidValue, KubeEfsError, TunnelNotReady
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.files import write_atomically
@@ -537,7 +537,7 @@ async def test_failed_renewal_by_a_fast_clock_is_tried_again_with_the_same_token
 async def test_new_holder_needs_a_token_that_aws_accepts(pod_node: PodNode) -> None:
     await pod_node.ensure("first", is_holder=False)
     before = pod_node.certificates.files[OF_POD.name]
-    with pytest.raises(AwsUnavailable):
+    with pytest.raises(AwsDenied):
         await pod_node.ensure("forged", is_holder=False)
     await pod_node.ensure("second", is_holder=False)
     assert pod_node.agent.requests == ["first", "forged", "second"]
@@ -565,7 +565,7 @@ async def test_refused_renewal_is_an_error_of_each_call_until_a_token_is_accepte
     with pytest.raises(TunnelNotReady, match="certificate not renewed: service account team/web"):
         await pod_node.ensure("first")
     assert pod_node.agent.requests == ["first", "first"]
-    with pytest.raises(AwsUnavailable):
+    with pytest.raises(AwsDenied):
         await pod_node.ensure("second")
     assert pod_node.certificates.files[OF_POD.name] == before
     pod_node.agent.accepted = {"third"}

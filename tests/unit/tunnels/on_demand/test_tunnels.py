@@ -7,24 +7,27 @@ import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from prometheus_client import CollectorRegistry
+from tests.serving import answering, serving
 from tests.unit.tunnels.on_demand.failing_disk import full_disk
 
-from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
+from kube_efs.aws.credential_sources import CredentialOptions, IamOptions, ProfileFiles, SourceKind
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.errors import PortTaken, TunnelNotReady
+from kube_efs.model.errors import AwsIdentityLate, PortTaken, TunnelNotReady
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served
@@ -44,6 +47,9 @@ from kube_efs.tunnels.sockets.ports import PortReading
 KEY = ClientKey(rsa.generate_private_key(65537, 1024))  # too short for anything but a quick test
 PORTS = PortRange(first=22049, last=22056)
 POD, OTHER = Holder("pod"), Holder("other")
+CREDENTIALS = CredentialOptions(
+    region=Region("us-east-1"), files=ProfileFiles(credentials=Path("/nowhere"), config=Path("/nowhere"))
+)
 QUIET = PortReading(connections={}, busy=frozenset(), listening=frozenset())
 
 
@@ -78,19 +84,17 @@ class Agent:
     now: float = 0.0
     applied: int = 0
     stuck: bool = False
+    credentials: CredentialOptions = CREDENTIALS
     plan: NodePlan = field(init=False)
     certificates: Certificates = field(init=False)
     tunnels: OnDemandTunnels = field(init=False)
 
     def __post_init__(self) -> None:
         options = TunnelOptions(region=Region("us-east-1"), conf_path=self.folder / "stunnel.conf")
-        nowhere = Path("/nowhere")
         on_demand = OnDemandOptions(
             socket_path=self.folder / "tunnel.sock",
             node="node-1",
-            credentials=CredentialOptions(
-                region=Region("us-east-1"), files=ProfileFiles(credentials=nowhere, config=nowhere)
-            ),
+            credentials=self.credentials,
             client_info=ClientInfo.of("k8s", "1.0"),
             ports=PORTS,
             ensure_timeout_seconds=0.3 if self.stuck else 60,
@@ -99,7 +103,14 @@ class Agent:
         registry = CollectorRegistry()
         metrics = TunnelMetrics(registry)
         self.plan = NodePlan(options, metrics, cast("DataPlanes", self))
-        self.certificates = Certificates(options, on_demand, metrics, self.plan.apply, Duties(registry))
+        self.certificates = Certificates(
+            options,
+            on_demand,
+            metrics,
+            self.plan.apply,
+            Duties(registry),
+            lambda: datetime.now(UTC) + timedelta(seconds=self.now),
+        )
         self.tunnels = OnDemandTunnels(
             options,
             on_demand,
@@ -306,6 +317,142 @@ async def test_port_is_not_given_up_while_another_call_may_get_it(agent: Agent) 
     with pytest.raises(PortTaken):
         await earlier
     assert await agent.tunnels.ensure(spec(), POD) == port
+
+
+# The source of an identity
+
+SIGNED = replace(spec(), iam=IamOptions())
+
+
+@dataclass
+class Sources:
+    """The EKS Pod Identity Agent, which answers with ``status``, and instance metadata with a role."""
+
+    status: int = 200
+    gate: asyncio.Event | None = None
+    is_asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if request.method == "PUT":
+            return web.Response(text="metadata-token")
+        if request.path.endswith("/security-credentials/"):
+            return web.Response(text="node-role")
+        if request.path.endswith("/node-role") and self.gate:
+            self.is_asked.set()
+            await self.gate.wait()
+        keys = {"AccessKeyId": "ASIA1", "SecretAccessKey": "hidden", "Token": "session"}
+        is_agent = request.path == "/v1/credentials"
+        return web.json_response(keys, status=self.status if is_agent else 200)
+
+
+@pytest.fixture
+def sources() -> Sources:
+    return Sources()
+
+
+@pytest.fixture
+async def signing(tmp_path: Path, sources: Sources) -> AsyncIterator[Agent]:
+    """An agent with Pod Identity, on an instance with a role."""
+    token = tmp_path / "token"
+    token.write_text("of-the-agent")
+    async with serving(answering(sources.handle)) as url:
+        environment = {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{url}/v1/credentials",
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
+        }
+        yield Agent(
+            tmp_path,
+            credentials=replace(CREDENTIALS, environment=environment, metadata_endpoint=url, attempts=1),
+        )
+
+
+def signing_source(agent: Agent) -> SourceKind:
+    """The source of the only tunnel, which is also the one on the disk."""
+    [tunnel] = agent.tunnels.all()
+    [stored] = load_reservations(agent.path).reservations.tunnels.values()
+    assert stored.source == tunnel.source
+    assert tunnel.source
+    return tunnel.source.kind
+
+
+async def test_late_source_does_not_lead_to_the_identity_of_the_instance(
+    signing: Agent, sources: Sources
+) -> None:
+    """The Pod Identity Agent of a new node starts some seconds after this agent."""
+    sources.status = 503
+    with pytest.raises(AwsIdentityLate, match="pod identity"):
+        await signing.tunnels.ensure(SIGNED, POD)
+    assert signing.open == 0
+    sources.status = 200
+    await signing.tunnels.ensure(SIGNED, POD)
+    assert signing_source(signing) is SourceKind.POD_IDENTITY
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_tunnel_that_nothing_uses_gets_the_identity_of_a_source_with_higher_priority(
+    signing: Agent, sources: Sources, *, is_restarted: bool
+) -> None:
+    """The role was associated after a mount that EFS denied, which the kubelet repeats every two minutes."""
+    sources.status = 403
+    port = await signing.tunnels.ensure(SIGNED, POD)
+    assert signing_source(signing) is SourceKind.INSTANCE_ROLE
+    await signing.tunnels.release(POD)
+    sources.status = 200
+    agent = signing
+    if is_restarted:
+        agent = Agent(signing.folder, credentials=signing.credentials)
+        await agent.tunnels.load()
+    await agent.look(seconds=122, times=12)
+    assert await agent.tunnels.ensure(SIGNED, POD) == port
+    assert signing_source(agent) is SourceKind.POD_IDENTITY
+    # From now on it is the source of all renewals, and no other is asked.
+    agent.now += 3600
+    sources.status = 503
+    await agent.certificates.renew_due(agent.tunnels.all())
+    assert "pod identity" in agent.certificates.problems[SIGNED.name]
+    await agent.tunnels.ensure(SIGNED, OTHER)
+    assert signing_source(agent) is SourceKind.POD_IDENTITY
+
+
+@pytest.mark.parametrize("used_by", ["a holder", "a connection", "an unknown reading"])
+async def test_tunnel_in_use_keeps_its_identity(signing: Agent, sources: Sources, used_by: str) -> None:
+    sources.status = 403
+    port = await signing.tunnels.ensure(SIGNED, POD)
+    if used_by != "a holder":
+        await signing.tunnels.release(POD)
+    sources.status = 200
+    reading = {
+        "a holder": QUIET,
+        "a connection": replace(QUIET, busy=frozenset({port})),
+        "an unknown reading": None,
+    }[used_by]
+    await signing.look(seconds=122, times=12, reading=reading)
+    await signing.tunnels.ensure(SIGNED, OTHER)
+    signing.now += 3600
+    await signing.certificates.renew_due(signing.tunnels.all())
+    assert signing.certificates.problems == {}
+    assert signing_source(signing) is SourceKind.INSTANCE_ROLE
+
+
+async def test_running_renewal_does_not_bring_back_the_identity_before(
+    signing: Agent, sources: Sources
+) -> None:
+    sources.status = 403
+    await signing.tunnels.ensure(SIGNED, POD)
+    await signing.tunnels.release(POD)
+    await signing.look(seconds=3600)
+    sources.status, sources.gate = 200, asyncio.Event()
+    renewing = asyncio.create_task(signing.certificates.renew_due(signing.tunnels.all()))
+    await sources.is_asked.wait()
+    ensuring = asyncio.create_task(signing.tunnels.ensure(SIGNED, POD))
+    await asyncio.sleep(0.1)
+    renewed = signing.certificates.files[SIGNED.name]
+    sources.gate.set()
+    await renewing
+    before = signing.certificates.files[SIGNED.name]
+    await ensuring
+    assert len({renewed.serial, before.serial, signing.certificates.files[SIGNED.name].serial}) == 3
+    assert signing_source(signing) is SourceKind.POD_IDENTITY
 
 
 async def test_call_ends_after_the_timeout(tmp_path: Path) -> None:
