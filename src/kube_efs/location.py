@@ -179,9 +179,10 @@ async def locate(sources: LocationSources, *, required: Part, also: Collection[P
     deadline = asyncio.get_running_loop().time() + _SOURCE_SECONDS
     if not location.has(wanted - {Part.SUBNETS}):
         try:
-            found, node_is_final = await _from_node(sources, deadline)
+            found, node_is_final, invalid = await _from_node(sources, deadline)
             location = location.completed_by(found, LocationSource.NODE)
-        except (KubeError, InvalidValue) as error:
+            reasons += invalid
+        except KubeError as error:
             reasons.append(str(error))
             node_is_final = not isinstance(error, KubeUnavailable)
     if Part.REGION in wanted and not location.region and sources.client is not None:
@@ -250,8 +251,13 @@ async def _from_metadata(sources: LocationSources, wanted: Collection[Part]) -> 
     )
 
 
-async def _from_node(sources: LocationSources, deadline: float) -> tuple[ProcessLocation, bool]:
-    """The location in the Node, and whether its cloud controller has initialized it."""
+async def _from_node(
+    sources: LocationSources, deadline: float
+) -> tuple[ProcessLocation, bool, Collection[str]]:
+    """The location in the Node, whether its cloud controller has initialized it, and its invalid labels.
+
+    Outside of AWS, people name their zones themselves, so an invalid label is a missing one.
+    """
     if sources.client is None:
         raise KubeError("is not read: there is no kubeconfig and no service account", field="Node")
     with translated(f"node {sources.node_name}"):
@@ -261,14 +267,22 @@ async def _from_node(sources: LocationSources, deadline: float) -> tuple[Process
     provider_id = (node.spec.providerID if node.spec else None) or ""
     taints = (node.spec.taints if node.spec else None) or ()
     instance = _INSTANCE_ID.search(provider_id)
-    zone, region, zone_id = labels.get(ZONE_LABEL), labels.get(_REGION_LABEL), labels.get(_ZONE_ID_LABEL)
+    invalid: list[str] = []
+
+    def parsed(label: str, parse: Callable[[str], _Value]) -> _Value | None:
+        try:
+            return parse(labels[label]) if labels.get(label) else None
+        except InvalidValue as error:
+            invalid.append(f"node {sources.node_name}, label {label}: {error}")
+            return None
+
     location = ProcessLocation(
         node_id=instance[0] if instance else sources.node_name,
-        region=parse_region(region) if region else None,
-        zone=parse_zone_name(zone) if zone else None,
-        zone_id=parse_zone_name(zone_id) if zone_id else None,
+        region=parsed(_REGION_LABEL, parse_region),
+        zone=parsed(ZONE_LABEL, parse_zone_name),
+        zone_id=parsed(_ZONE_ID_LABEL, parse_zone_name),
     )
-    return location, all(taint.key != _UNINITIALIZED for taint in taints)
+    return location, all(taint.key != _UNINITIALIZED for taint in taints), invalid
 
 
 async def _from_infrastructure(client: AsyncClient, deadline: float) -> ProcessLocation:

@@ -363,6 +363,19 @@ async def test_invalid_label_is_reported_and_not_used(
         await locate(sources(no_metadata, kube), required=Part.REGION)
 
 
+@pytest.mark.parametrize("zone", ["DC1", "rack_1", "room.2"])
+async def test_zone_with_a_name_of_ones_own_does_not_prevent_the_start(
+    no_metadata: InstanceMetadata, kube: AsyncClient, zone: str
+) -> None:
+    """A machine outside of AWS, connected by VPN; its zone is valid for Kubernetes."""
+    await create_node(kube, provider_id=None, labels={**LABELS, "topology.kubernetes.io/zone": zone})
+    with capture_logs() as logs:
+        found = await locate(sources(no_metadata, kube), required=Part.NODE_ID, also=(Part.REGION, Part.ZONE))
+    assert found == ProcessLocation(node_id=NAME, region=Region("eu-central-1"))
+    reason = logs[-1]["not_available"][-1]
+    assert reason.startswith(f"node {NAME}, label topology.kubernetes.io/zone: zone: '{zone}' is not valid")
+
+
 @pytest.mark.parametrize("text", ["<html>", "{", '{"region": "x y"}'])
 async def test_start_waits_while_answers_are_invalid(imds: tuple[Imds, InstanceMetadata], text: str) -> None:
     fake, metadata = imds
