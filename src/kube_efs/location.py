@@ -77,6 +77,7 @@ class Part(StrEnum):
     NODE_ID = "node_id"
     REGION = "region"
     ZONE = "zone"
+    ZONE_ID = "zone_id"
     SUBNETS = "subnets"
 
 

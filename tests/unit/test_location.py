@@ -39,7 +39,7 @@ IDENTITY = "dynamic/instance-identity/document"
 MACS = "meta-data/network/interfaces/macs"
 NAME = "ip-10-0-0-4.eu-west-1.compute.internal"
 LABELS = {"topology.kubernetes.io/zone": "eu-west-1c", "topology.kubernetes.io/region": "eu-central-1"}
-ALL = (Part.NODE_ID, Part.ZONE, Part.SUBNETS)
+ALL = (Part.NODE_ID, Part.ZONE, Part.ZONE_ID, Part.SUBNETS)
 OF_THE_INSTANCE = ProcessLocation(
     node_id="i-0abc",
     region=Region("eu-west-1"),
@@ -221,6 +221,16 @@ async def test_missing_subnets_and_zone_id_are_accepted(imds: tuple[Imds, Instan
     del fake.entries["meta-data/placement/availability-zone-id"]
     found = await locate(sources(metadata), required=Part.REGION, also=ALL)
     assert found == replace(OF_THE_INSTANCE, subnets=(), zone_id=None)
+
+
+async def test_node_object_completes_the_zone_id_of_the_same_zone(
+    imds: tuple[Imds, InstanceMetadata], kube: AsyncClient
+) -> None:
+    fake, metadata = imds
+    del fake.entries["meta-data/placement/availability-zone-id"]
+    labels = {"topology.kubernetes.io/zone": "eu-west-1b", "topology.k8s.aws/zone-id": "euw1-az2"}
+    await create_node(kube, labels=labels)
+    assert await locate(sources(metadata, kube), required=Part.REGION, also=ALL) == OF_THE_INSTANCE
 
 
 async def test_silent_instance_metadata_delay_the_start_by_a_few_seconds_only(

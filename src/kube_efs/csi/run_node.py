@@ -165,7 +165,8 @@ async def _identify(settings: NodeSettings, client: AsyncClient | None) -> NodeI
         sources = LocationSources(
             settings=settings, node_name=settings.node_name, metadata=metadata, client=client
         )
-        found = await find_location(sources, required=Part.NODE_ID, also=(Part.REGION, Part.ZONE))
+        wanted = (Part.REGION, Part.ZONE, Part.ZONE_ID)
+        found = await find_location(sources, required=Part.NODE_ID, also=wanted)
     return NodeInfo(
         node_id=found.node_id or settings.node_name,
         region=found.region,

@@ -47,7 +47,7 @@ from kube_efs.tunnels.config_map import (
 from kube_efs.tunnels.data_plane import DataPlaneName, ServiceFacts
 from kube_efs.tunnels.data_planes import DataPlanes
 from kube_efs.tunnels.files import previous_path, remove_temporary_files
-from kube_efs.tunnels.mount_targets import probe_addresses
+from kube_efs.tunnels.mount_targets import NodeLocation, probe_addresses
 from kube_efs.tunnels.notifications import Notification, TunnelNotification, find_notifications
 from kube_efs.tunnels.observations import MetricsRecorder, Observations, Statuses, TrafficRecorder
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
@@ -216,6 +216,13 @@ class TunnelAgent:
             )
         else:
             await self._data_planes.stop()
+
+    def set_location(self, location: NodeLocation) -> None:
+        """Use this location, which a source did not have at the start."""
+        self._plan.options = replace(self._plan.options, location=location)
+        # Before the first document, an empty plan would close tunnels of running processes.
+        if self._plan.tunnels:
+            self._plan.apply()
 
     def status(self) -> TunnelsStatus:
         """The state of every tunnel at the last check."""

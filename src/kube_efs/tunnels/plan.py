@@ -1,9 +1,9 @@
 """The wanted tunnels of a node, each with its mount targets in order.
 
-Different tasks write the inputs of the plan: the agent writes documents and which mount targets are down,
-``on_demand`` writes reservations and certificates. All inputs are in one ``NodePlan``, which imports none of
-its writers. After a change, the writer calls ``apply``, which computes the plan again and loads it into
-the data planes. No task therefore calls another one to learn its state.
+Different tasks write the inputs of the plan: the agent writes documents, which mount targets are down, and
+the location of the node; ``on_demand`` writes reservations and certificates. All inputs are in one
+``NodePlan``, which imports none of its writers. After a change, the writer calls ``apply``, which computes
+the plan again and loads it into the data planes. No task therefore calls another one to learn its state.
 
 A node can have a thousand tunnels on demand, and each new one changes the plan. ``apply`` therefore keeps the
 planned tunnels whose inputs have not changed.
@@ -55,14 +55,14 @@ class PlannedTunnel:
 
 
 class NodePlan:
-    """The current plan and its inputs; each input has one writer.
+    """The current plan and its inputs; each input has one writer. ``options`` change in the location only.
 
     ``served`` is None before the first document. ``reservations`` are on the disk and are served; ``wanted``
     are those after the next successful write. ``certificates`` are those of the reservations, by name.
     """
 
     def __init__(self, options: TunnelOptions, metrics: TunnelMetrics, data_planes: DataPlanes) -> None:
-        self._options = options
+        self.options = options
         self._metrics = metrics
         self._data_planes = data_planes
         self.served: Served | None = None
@@ -75,7 +75,7 @@ class NodePlan:
         self._of_config_map: tuple[PlannedTunnel, ...] = ()
         self._of_config_map_for: object = None
         self._on_demand: dict[str, PlannedTunnel] = {}
-        self._on_demand_for: tuple[TunnelTargets, frozenset[str]] = TunnelTargets(), frozenset()
+        self._on_demand_for: object = None
         self._planned_reservations: Mapping[str, Reservation] = {}
         self._planned_certificates: Mapping[str, CertificateFile] = {}
 
@@ -113,17 +113,17 @@ class NodePlan:
         """Plan its tunnels after a change of an input, and the first time; returns whether it did."""
         served, ports = self.served or Served(), self.config_map_ports
         taken = ports and ports & self.on_demand_ports
-        inputs = self.served, self.reachability.down, taken
+        inputs = self.served, self.reachability.down, taken, self.options.location
         if inputs == self._of_config_map_for:
             return False
         self._of_config_map_for = inputs
-        self._of_config_map = plan_config_map_tunnels(served, self.reachability, self._options, taken)
+        self._of_config_map = plan_config_map_tunnels(served, self.reachability, self.options, taken)
         self._metrics.rejected_entries.set(len(served.rejections))
         return True
 
     def _plan_on_demand(self) -> bool:
         """Plan the tunnels whose inputs have changed; returns whether there was one."""
-        inputs = self.targets, self.reachability.down
+        inputs = self.targets, self.reachability.down, self.options.location
         reservations, certificates = self.reservations.tunnels, dict(self.certificates)
         if inputs == self._on_demand_for:
             changed = changed_keys(self._planned_reservations, reservations)
@@ -138,8 +138,14 @@ class NodePlan:
         for name in changed - reservations.keys():
             del planned[name]
         for name in changed & reservations.keys():
+            last = planned.get(name)
             planned[name] = plan_on_demand_tunnel(
-                reservations[name], certificates.get(name), self.targets, self.reachability, self._options
+                reservations[name],
+                certificates.get(name),
+                self.targets,
+                self.reachability,
+                self.options,
+                last=last.candidates if last else (),
             )
         self._on_demand = dict(sorted(planned.items()))
         return True
@@ -155,17 +161,24 @@ def plan_on_demand_tunnel(
     targets: TunnelTargets,
     reachability: Reachability,
     options: TunnelOptions,
+    *,
+    last: tuple[Candidate, ...] = (),
 ) -> PlannedTunnel:
-    """The plan for a tunnel on demand; without a certificate it has no service yet."""
+    """The plan for a tunnel on demand; without a certificate it has no service yet.
+
+    If its mount targets are not known any more, the ``last`` ones stay: mounts may use them.
+    """
     spec = reservation.spec
     target = TunnelTarget(file_system_id=spec.file_system_id, port=reservation.port)
     leaving = not reservation.holders
     try:
         candidates = find_candidates(spec, targets, options)
     except InvalidSetting as error:
-        return PlannedTunnel(
-            target=target, candidates=(), obstacle=str(error), leaving=leaving, reservation=reservation
-        )
+        if not last:
+            return PlannedTunnel(
+                target=target, candidates=(), obstacle=str(error), leaving=leaving, reservation=reservation
+            )
+        candidates = last
     ca_file = Path(spec.ca_file) if spec.ca_file else options.authorities(spec.region or options.region)
     service = TunnelService(
         name=reservation.name,

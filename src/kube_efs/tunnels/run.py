@@ -8,11 +8,11 @@ changes, so the stored one is valid.
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import structlog
 from lightkube import AsyncClient
@@ -59,6 +59,7 @@ from kube_efs.tunnels.stunnel.process import find_stunnel
 log = structlog.get_logger()
 
 COMPONENT = "kube-efs-tunnel"
+_ZONE_ID_SECONDS: Final = (10.0, 3600.0)
 
 
 async def run_tunnel(settings: TunnelSettings) -> None:
@@ -96,19 +97,24 @@ async def _serve(
     # Before the agent exists: to find the location may take long, and the kubelet checks the health then too.
     async with health:
         metrics = TunnelMetrics(registry)
-        agent = shown.agent = TunnelAgent(
-            await _options(settings, client), metrics, notify=notify, duties=duties
-        )
+        options = await _options(settings, client)
+        agent = shown.agent = TunnelAgent(options, metrics, notify=notify, duties=duties)
         log.info("tunnel-agent-started", node=settings.node_name, health_port=health.port)
-        publishing = asyncio.create_task(
-            duties.keep("status publishing", lambda: _publish(client, agent, settings))
-        )
+        tasks = [
+            asyncio.create_task(duties.keep("status publishing", lambda: _publish(client, agent, settings))),
+            asyncio.create_task(
+                duties.keep(
+                    "zone ID", lambda: find_zone_id(options.location, agent.set_location, settings, client)
+                )
+            ),
+        ]
         try:
             await agent.run(_Documents(client, settings.names))
         finally:
-            publishing.cancel()
-            # Its end removes the status, which needs the client.
-            await asyncio.gather(publishing, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            # The end of the publishing removes the status, which needs the client.
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(slots=True)
@@ -143,19 +149,15 @@ async def _publish(client: AsyncClient, agent: TunnelAgent, settings: TunnelSett
 
 
 async def _options(settings: TunnelSettings, client: AsyncClient) -> TunnelOptions:
-    conf = settings.stunnel_conf_path
-    path = (settings.state_dir or conf.parent) / f"{conf.stem}.place.json"
     async with InstanceMetadata(settings.metadata_endpoint) as metadata:
-        location = await find_stored_location(path, settings, metadata, client)
+        location = await find_stored_location(_location_path(settings), settings, metadata, client)
     # find_location() returns nothing without the required part.
     region = cast("Region", location.region)
     fips_required_by = fips_mode_required_by(settings, node_is_in_it=is_node_in_fips_mode())
     options = TunnelOptions(
         region=region,
         dns_suffix=settings.dns_suffix,
-        location=NodeLocation(
-            subnets=frozenset(location.subnets), zone=location.zone, zone_id=location.zone_id
-        ),
+        location=_node_location(location),
         shown_location=LocationStatus(
             region=region,
             region_source=location.region_source or "",
@@ -206,10 +208,43 @@ async def find_stored_location(
     sources = LocationSources(
         settings=settings, node_name=settings.node_name, metadata=metadata, client=client, stored=stored
     )
-    location = await find_location(sources, required=Part.REGION, also=(Part.ZONE, Part.SUBNETS))
+    wanted = (Part.ZONE, Part.ZONE_ID, Part.SUBNETS)
+    location = await find_location(sources, required=Part.REGION, also=wanted)
     if location != stored:
         await asyncio.to_thread(_save_location, path, location)
     return location
+
+
+async def find_zone_id(
+    known: NodeLocation,
+    set_location: Callable[[NodeLocation], None],
+    settings: TunnelSettings,
+    client: AsyncClient | None,
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Ask for the ID of the zone again until a source has it, with growing pauses.
+
+    An agent starts without it, because most volumes do not need it.
+    """
+    pause, longest = _ZONE_ID_SECONDS
+    while known.zone_id is None:
+        await sleep(pause)
+        pause = min(pause * 2, longest)
+        async with InstanceMetadata(settings.metadata_endpoint) as metadata:
+            found = await find_stored_location(_location_path(settings), settings, metadata, client)
+        if found.zone_id is not None:
+            known = _node_location(found)
+            set_location(known)
+
+
+def _location_path(settings: TunnelSettings) -> Path:
+    conf = settings.stunnel_conf_path
+    return (settings.state_dir or conf.parent) / f"{conf.stem}.place.json"
+
+
+def _node_location(found: ProcessLocation) -> NodeLocation:
+    return NodeLocation(subnets=frozenset(found.subnets), zone=found.zone, zone_id=found.zone_id)
 
 
 def _load_location(path: Path) -> ProcessLocation | None:

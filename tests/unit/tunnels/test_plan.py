@@ -247,6 +247,30 @@ class Stunnels:
         self.services = {service.name: service for service in services}
 
 
+def test_tunnel_keeps_its_mount_targets_while_the_zone_id_is_not_known() -> None:
+    stunnels = Stunnels()
+    without_id = NodeLocation(zone=ZoneName("us-east-1b"))
+    options = replace(OPTIONS, location=without_id)
+    plan = NodePlan(options, TunnelMetrics(CollectorRegistry()), cast("DataPlanes", stunnels))
+    specs = TunnelSpec(file_system_id=FS, cross_account=True), s3_spec()
+    certificate = CertificateFile(path=Path("/c.pem"), serial=1, not_after=datetime(2026, 1, 1, tzinfo=UTC))
+    plan.certificates = {spec.name: certificate for spec in specs}
+    plan.reservations = Reservations.of(
+        Reservation(spec=one, port=22049 + n, holders=frozenset({Holder("a")})) for n, one in enumerate(specs)
+    )
+    plan.apply()
+    assert stunnels.services == {}
+    plan.options = replace(options, location=replace(without_id, zone_id=ZoneName("use1-az2")))
+    plan.apply()
+    known = stunnels.services
+    addresses = {address for service in known.values() for address in service.addresses}
+    assert addresses == {f"use1-az2.{NAME}", f"use1-az2.{S3_NAME}"}
+    plan.options = options
+    plan.apply()
+    assert stunnels.services == known
+    assert all(tunnel.obstacle == "" for tunnel in plan.tunnels)
+
+
 def test_tunnel_is_planned_again_only_after_a_change_of_its_inputs() -> None:
     stunnels = Stunnels()
     plan = NodePlan(OPTIONS, TunnelMetrics(CollectorRegistry()), cast("DataPlanes", stunnels))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.settings.loading import load
 from kube_efs.settings.tunnel import TunnelSettings
-from kube_efs.tunnels.run import find_stored_location, fips_mode_required_by
+from kube_efs.tunnels.mount_targets import NodeLocation
+from kube_efs.tunnels.run import find_stored_location, find_zone_id, fips_mode_required_by
 
 HERE = ProcessLocation(
     region=Region("us-east-1"),
@@ -83,6 +85,38 @@ async def test_metadata_replace_the_stored_location(tmp_path: Path, service: Ser
     service.instance = an_instance("eu-west-1", "eu-west-1b", "euw1-az2")
     assert (await found(path, service.url)).zone == "eu-west-1b"
     assert (await found(path, NOBODY)).zone == "eu-west-1b"
+
+
+async def test_zone_id_stays_known_while_the_metadata_do_not_contain_it(
+    tmp_path: Path, service: Service
+) -> None:
+    path = tmp_path / "location.json"
+    await found(path, service.url)
+    service.instance = replace(service.instance, zone_id="")
+    assert without_node_id(await found(path, service.url)) == HERE
+    assert json.loads(path.read_text())["zone_id"] == "use1-az1"
+    # That of another node, from which the disk was copied, is not used.
+    service.instance = replace(service.instance, zone="us-east-1b")
+    assert (await found(path, service.url)).zone_id is None
+
+
+async def test_zone_id_is_asked_for_until_a_source_has_it(tmp_path: Path, service: Service) -> None:
+    settings = TunnelSettings(node_name="node-1", metadata_endpoint=service.url, state_dir=tmp_path)
+    service.instance = replace(service.instance, zone_id="")
+    pauses, set_locations = list[float](), list[NodeLocation]()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            service.instance = replace(service.instance, zone_id="use1-az1")
+
+    known = NodeLocation(zone=HERE.zone)
+    await find_zone_id(known, set_locations.append, settings, None, sleep=sleep)
+    assert pauses == [10, 20, 40]
+    subnets = frozenset(HERE.subnets)
+    assert set_locations == [NodeLocation(subnets=subnets, zone=HERE.zone, zone_id=HERE.zone_id)]
+    path = tmp_path / "stunnel.place.json"
+    assert json.loads(path.read_text())["zone_id"] == "use1-az1"
 
 
 @pytest.mark.parametrize(

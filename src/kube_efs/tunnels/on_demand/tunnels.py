@@ -250,7 +250,7 @@ class OnDemandTunnels:
         """Check the address and ensure a certificate; returns the source of its credentials."""
         known = self._plan.wanted.tunnels.get(spec.name)
         if known is None and spec.name not in self._certificates.files:
-            [first, *_] = find_candidates(spec, self._plan.targets, self._options)
+            [first, *_] = find_candidates(spec, self._plan.targets, self._plan.options)
             await check_resolvable(first)
         if isinstance(spec.iam, ServiceAccountIdentity):
             is_holder = known is not None and holder in known.holders
