@@ -299,8 +299,10 @@ OF_S3_FILES = "fs-00000000000000000"
 CLASSES = {
     "type": Case({"csi.storage.k8s.io/fstype": "efs"}),
     "old-type": Case({"fsType": "efs"}),
-    "other-type": Case({"csi.storage.k8s.io/fstype": "ext4"}, refused="fs_type: 'ext4' is not supported"),
-    "old-other-type": Case({"fsType": "nfs"}, refused="fs_type: 'nfs' is not supported"),
+    "other-type": Case(
+        {"csi.storage.k8s.io/fstype": "ext4"}, refused="csi.storage.k8s.io/fstype: 'ext4' is not supported"
+    ),
+    "old-other-type": Case({"fsType": "nfs"}, refused="csi.storage.k8s.io/fstype: 'nfs' is not supported"),
     "two-types": Case({"fsType": "efs", "csi.storage.k8s.io/fstype": "efs"}, refused="fstype"),
     "node-secret": Case({f"{SECRET}name": "x", f"{SECRET}namespace": "team"}),
     "half-node-secret": Case({f"{SECRET}name": "x"}, refused="oth"),

@@ -19,8 +19,8 @@ from kube_efs.csi.server import Service
 from kube_efs.model.claims import Claim
 from kube_efs.model.copies import CopySource
 from kube_efs.model.csi.access_points import VolumeRequest, volume_request
-from kube_efs.model.csi.capabilities import check_capabilities, check_new_volume
-from kube_efs.model.csi.claims import is_volume_of, volume_warnings
+from kube_efs.model.csi.capabilities import check_capabilities
+from kube_efs.model.csi.claims import check_new_volume, is_volume_of, volume_warnings
 from kube_efs.model.csi.cross_account import parse_provisioner_secret
 from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing, VolumePending
 from kube_efs.model.csi.parameters import VolumeParameters, parse_origin, parse_parameters
@@ -227,7 +227,7 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         if not request.name:
             raise InvalidArgument("is missing", field="name", remedy="give the volume a name")
         capabilities = [read_capability(one) for one in request.volume_capabilities]
-        check_new_volume(capabilities, parameters.provisioning.kind)
+        check_new_volume(capabilities, parameters)
         origin = parse_origin(request.parameters)
         claim = await self._claim(origin, parameters)
         if claim is not None:

@@ -276,19 +276,23 @@ INVALID: dict[str, tuple[csi.CreateVolumeRequest, str]] = {
     "one invalid of two": (wanted(volume_capabilities=[capability(), BLOCK]), "access type: 'block'"),
     "flag of another account": (
         wanted(volume_capabilities=[capability(mount_flags=["tls,crossaccount"])]),
-        "mount flags: 'crossaccount' is not allowed",
+        "mountOptions: 'crossaccount' is not allowed",
     ),
     "flag that no node can mount with": (
         wanted(volume_capabilities=[capability(mount_flags=["tls", "netns=/run/netns/x"])]),
-        "mount flags: 'netns=/run/netns/x' is not allowed because the tunnel is in the network namespace",
+        "mountOptions: 'netns=/run/netns/x' is not allowed because the tunnel is in the network namespace",
+    ),
+    "flag that contradicts the encryption of the volume": (
+        wanted(volume_capabilities=[capability(mount_flags=["notls"])]),
+        "mountOptions: 'notls' contradicts TLS; leave it out",
     ),
     "flag with a comma in quotes": (
         wanted(volume_capabilities=[capability(mount_flags=['ro,cafile="a,b"'])]),
-        """mount flags: 'cafile="a,b"' has a comma in its value; use a value without commas""",
+        """mountOptions: 'cafile="a,b"' has a comma in its value; use a value without commas""",
     ),
     "another file system's type": (
         wanted(volume_capabilities=[capability(fs_type="ext4")]),
-        "fs_type: 'ext4' is not supported; leave it out, or use efs or s3files",
+        "csi.storage.k8s.io/fstype: 'ext4' is not supported; leave it out, or use efs or s3files",
     ),
     "content source": (
         wanted(volume_content_source=csi.VolumeContentSource()),

@@ -184,11 +184,11 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
             id="another account and an address",
         ),
         pytest.param(
-            wanted("/x/y", flags=["CrossAccount"]), "mount flags: 'crossaccount' is not allowed", id="flag"
+            wanted("/x/y", flags=["CrossAccount"]), "mountOptions: 'crossaccount' is not allowed", id="flag"
         ),
         pytest.param(
             wanted("/x/y", flags=["tls"], context={"encryptInTransit": "false"}),
-            "mount flags: 'tls' contradicts encryptInTransit: false",
+            "mountOptions: 'tls' contradicts encryptInTransit: false",
             id="tls and notls",
         ),
         pytest.param(
@@ -232,7 +232,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
             id="attribute twice",
         ),
         *(
-            pytest.param(wanted("/x/y", flags=[flag], context=context), f"mount flags: {told}", id=flag)
+            pytest.param(wanted("/x/y", flags=[flag], context=context), f"mountOptions: {told}", id=flag)
             for flag, context, told in [
                 ("capath=/tmp", {}, "'capath=/tmp' would weaken the verification of the server"),
                 ("cafile=/a/../ca", {}, "'/a/../ca' is not a valid path"),
@@ -444,7 +444,7 @@ async def test_options_without_effect_are_logged_and_harmless(
         )
     assert recorder.calls[0] == ("ensure", "10.0.0.2")
     told = {line["event"]: line for line in logs}
-    assert told["mount-option-warning"]["reason"].startswith("mount flags: 'tlsport=20000' has no effect")
+    assert told["mount-option-warning"]["reason"].startswith("mountOptions: 'tlsport=20000' has no effect")
     assert "mount-target-of-another-zone" in told
 
 

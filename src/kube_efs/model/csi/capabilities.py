@@ -8,8 +8,6 @@ from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.csi.mount_flags import parse_mount_flags
 from kube_efs.model.efs.kinds import FileSystemKind
 
-_FILE_SYSTEM_TYPES = frozenset({"", *FileSystemKind})
-
 
 class AccessMode(StrEnum):
     """``VolumeCapability.AccessMode.Mode`` of the CSI specification."""
@@ -68,22 +66,3 @@ def check_capabilities(
         raise InvalidArgument("is not supported", field="access type", value="block", remedy=remedy)
     for capability in capabilities:
         parse_mount_flags(capability.mount_flags, kind)
-
-
-def check_new_volume(
-    capabilities: Sequence[VolumeCapability], kind: FileSystemKind = FileSystemKind.EFS
-) -> None:
-    """Raises InvalidArgument unless a volume with these capabilities can be created and then mounted.
-
-    The type of the file system must be empty, ``efs`` or ``s3files``. A node ignores it, as that of the AWS
-    driver does, so volumes that exist with another type can be mounted.
-    """
-    check_capabilities(capabilities, kind)
-    for capability in capabilities:
-        if capability.file_system_type not in _FILE_SYSTEM_TYPES:
-            raise InvalidArgument(
-                "is not supported",
-                field="fs_type",
-                value=capability.file_system_type,
-                remedy="leave it out, or use efs or s3files",
-            )

@@ -10,13 +10,21 @@ from dataclasses import dataclass
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
 from kube_efs.model.csi.access_points import VolumeRequest, volume_request
-from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability, check_new_volume
+from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability, check_capabilities
+from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.csi.file_system_templates import ClientPolicy
-from kube_efs.model.csi.mount_flags import parse_mount_flags
+from kube_efs.model.csi.mount_flags import MOUNT_OPTIONS, parse_mount_flags
+from kube_efs.model.csi.mount_options import plan_mount
 from kube_efs.model.csi.parameters import VolumeParameters, parse_parameters
 from kube_efs.model.csi.root_directories import VolumeOrigin
-from kube_efs.model.csi.sidecar_parameters import SecretTemplate, parse_sidecar_parameters
-from kube_efs.model.efs.ids import ClaimUid
+from kube_efs.model.csi.sidecar_parameters import (
+    FILE_SYSTEM_TYPE,
+    SecretTemplate,
+    parse_sidecar_parameters,
+)
+from kube_efs.model.csi.volume_attributes import VolumeAttributes
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import ClaimRefused, InvalidValue
 from kube_efs.model.nfs_volumes import refuse_unservable
@@ -25,6 +33,7 @@ from kube_efs.model.volumes import DRIVER, ClaimReference, CsiSource, Volume
 # The shortest part of a uid that is regarded as one.
 _UID_PART = 8
 
+_FILE_SYSTEM_TYPES = frozenset({"", *FileSystemKind})
 _VARIABLE = re.compile(r"\$\{(pv\.name|pvc\.name|pvc\.namespace)\}")
 _MODES = {
     "ReadWriteOnce": AccessMode.SINGLE_NODE_WRITER,
@@ -73,7 +82,7 @@ def parse_claim(
                 )
                 for mode in modes
             ],
-            parameters.provisioning.kind,
+            parameters,
         )
     except InvalidValue as error:
         field = f"StorageClass {storage_class.name} {error.field}"
@@ -107,6 +116,42 @@ def parse_claim(
         secret=_secret(claim, sidecar.provisioner_secret),
         warnings=tuple(warnings),
     )
+
+
+def check_new_volume(capabilities: Sequence[VolumeCapability], parameters: VolumeParameters) -> None:
+    """Raises InvalidArgument unless a volume with these capabilities can be created and then mounted.
+
+    The type of the file system must be empty, ``efs`` or ``s3files``. A node ignores it, as that of the AWS
+    driver does, so volumes that exist with another type can be mounted.
+    """
+    provisioning = parameters.provisioning
+    check_capabilities(capabilities, provisioning.kind)
+    # A claim that reuses an access point may get the one that the options name.
+    has_new_access_point = provisioning.makes_access_points and not parameters.reuses_access_point
+    for capability in capabilities:
+        if capability.file_system_type not in _FILE_SYSTEM_TYPES:
+            raise InvalidArgument(
+                "is not supported",
+                field=FILE_SYSTEM_TYPE,
+                value=capability.file_system_type,
+                remedy="leave it out, or use efs or s3files",
+            )
+        named = parse_mount_flags(capability.mount_flags, provisioning.kind).access_point_id
+        if named is not None and has_new_access_point:
+            raise InvalidArgument(
+                "is not the access point of the volume, which has its own",
+                field=MOUNT_OPTIONS,
+                value=f"accesspoint={named}",
+                remedy="leave it out",
+            )
+        # The check of the node, so that no pod is the first to find out. A plain directory is mounted as if
+        # it had an access point: no parameter of a class turns off the encryption of either.
+        handle = VolumeHandle(
+            kind=provisioning.kind,
+            file_system_id=FileSystemId("fs-00000000"),
+            access_point_id=named or AccessPointId("fsap-00000000"),
+        )
+        plan_mount(handle, VolumeAttributes(), capability, read_only=False)
 
 
 def volume_warnings(

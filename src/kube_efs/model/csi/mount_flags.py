@@ -18,7 +18,7 @@ from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import parse_address, parse_ca_file
 from kube_efs.model.errors import InvalidValue
 
-_FIELD = "mount flags"
+MOUNT_OPTIONS = "mountOptions"
 
 _SWITCHES = frozenset({"tls", "notls", "iam", "ocsp", "noocsp"})
 _SETTINGS = frozenset(
@@ -147,7 +147,7 @@ def named_access_point(flags: Iterable[str]) -> AccessPointId | None:
     for flag in _raw_flags(flags):
         if flag.name == "accesspoint":
             with suppress(InvalidArgument):
-                return parse_access_point_id((_parsed_quotes(flag).value or "").lower(), field=_FIELD)
+                return parse_access_point_id((_parsed_quotes(flag).value or "").lower(), field=MOUNT_OPTIONS)
     return None
 
 
@@ -213,7 +213,7 @@ def _ineffective(own: dict[str, str | None]) -> Iterator[InvalidValue]:
         name = min(pair)
         yield InvalidValue(
             "has no effect",
-            field=_FIELD,
+            field=MOUNT_OPTIONS,
             value=name,
             remedy="use iam, rolearn and jwtpath together",
         )
@@ -235,17 +235,19 @@ def _mount_flags(
             iam="iam" in own,
             iam_optional=own.get("iam") == _OPTIONAL_IAM,
             ocsp="ocsp" in own,
-            access_point_id=parse_access_point_id(access_point.lower(), field=_FIELD)
+            access_point_id=parse_access_point_id(access_point.lower(), field=MOUNT_OPTIONS)
             if access_point
             else None,
-            zone=parse_zone_name(zone, field=_FIELD) if zone else None,
-            region=parse_region(region, field=_FIELD) if region else None,
-            address=parse_address(address, field=_FIELD) if address else None,
+            zone=parse_zone_name(zone, field=MOUNT_OPTIONS) if zone else None,
+            region=parse_region(region, field=MOUNT_OPTIONS) if region else None,
+            address=parse_address(address, field=MOUNT_OPTIONS) if address else None,
             profile=_matching(_PROFILE, own, "awsprofile"),
             role_arn=_matching(ROLE_ARN, own, "rolearn"),
             token_file=_matching(_TOKEN_FILE, own, "jwtpath"),
-            ca_file=parse_ca_file(ca_file, field=_FIELD) if ca_file else None,
-            authentication_source=parse_authentication_source(source, field=f"{_FIELD}, authenticationSource")
+            ca_file=parse_ca_file(ca_file, field=MOUNT_OPTIONS) if ca_file else None,
+            authentication_source=parse_authentication_source(
+                source, field=f"{MOUNT_OPTIONS}, authenticationSource"
+            )
             if (source := own.get("authenticationsource"))
             else None,
             others=others,
@@ -261,8 +263,8 @@ def _matching(pattern: re.Pattern[str], own: dict[str, str | None], name: str) -
 
 
 def _without_effect(flag: _Flag) -> InvalidValue:
-    return InvalidValue("has no effect", field=_FIELD, value=str(flag), remedy="leave it out")
+    return InvalidValue("has no effect", field=MOUNT_OPTIONS, value=str(flag), remedy="leave it out")
 
 
 def _refused(flag: _Flag, problem: str, remedy: str) -> InvalidArgument:
-    return InvalidArgument(problem, field=_FIELD, value=str(flag), remedy=remedy)
+    return InvalidArgument(problem, field=MOUNT_OPTIONS, value=str(flag), remedy=remedy)

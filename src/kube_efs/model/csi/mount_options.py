@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from kube_efs.model.csi.capabilities import VolumeCapability, check_capabilities
 from kube_efs.model.csi.errors import InvalidArgument
-from kube_efs.model.csi.mount_flags import MountFlags, parse_mount_flags
+from kube_efs.model.csi.mount_flags import MOUNT_OPTIONS, MountFlags, parse_mount_flags
 from kube_efs.model.csi.volume_attributes import AuthenticationSource, VolumeAttributes
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.ids import Region, ZoneName
@@ -167,7 +167,9 @@ def _decide_encryption(
     if flags.tls and not wanted:
         raise _contradiction("tls", "contradicts encryptInTransit: false", "leave one of them out")
     if flags.notls and (wanted or handle.access_point_id):
-        raise _contradiction("notls", "contradicts TLS", "set encryptInTransit to false")
+        # Only a volume without an access point can be mounted without TLS.
+        remedy = "leave it out" if handle.access_point_id else "set encryptInTransit to false"
+        raise _contradiction("notls", "contradicts TLS", remedy)
     if wanted or not handle.access_point_id:
         return wanted, ()
     warning = InvalidValue(
@@ -194,7 +196,7 @@ def _access_point(
         remedy = "leave out encryptInTransit: false"
         raise _contradiction(f"accesspoint={flags.access_point_id}", "needs TLS", remedy)
     warning = InvalidValue(
-        "is deprecated", field="mount flags", value="accesspoint", remedy="put it into the volume handle"
+        "is deprecated", field=MOUNT_OPTIONS, value="accesspoint", remedy="put it into the volume handle"
     )
     return flags.access_point_id, (warning,)
 
@@ -203,7 +205,7 @@ def _ineffective_zone(attributes: VolumeAttributes, flags: MountFlags) -> Iterat
     if attributes.cross_account and flags.zone is not None:
         yield InvalidValue(
             "has no effect because a file system of another account uses the zone ID of the node",
-            field="mount flags",
+            field=MOUNT_OPTIONS,
             value=f"az={flags.zone}",
             remedy="leave it out",
         )
@@ -266,4 +268,4 @@ def _nfs_options(kind: FileSystemKind, others: Sequence[str], *, read_only: bool
 
 
 def _contradiction(flag: str, problem: str, remedy: str) -> InvalidArgument:
-    return InvalidArgument(problem, field="mount flags", value=flag, remedy=remedy)
+    return InvalidArgument(problem, field=MOUNT_OPTIONS, value=flag, remedy=remedy)

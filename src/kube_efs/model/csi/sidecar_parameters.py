@@ -15,7 +15,7 @@ SIDECAR_PREFIX = "csi.storage.k8s.io/"
 CLAIM_NAME = f"{SIDECAR_PREFIX}pvc/name"
 CLAIM_NAMESPACE = f"{SIDECAR_PREFIX}pvc/namespace"
 
-_FILE_SYSTEM_TYPE = f"{SIDECAR_PREFIX}fstype"
+FILE_SYSTEM_TYPE = f"{SIDECAR_PREFIX}fstype"
 _OLD_FILE_SYSTEM_TYPE = "fstype"  # in any case
 # The first complete pair is used.
 _PROVISIONER_SECRETS = ("provisioner-secret", "secret")
@@ -45,13 +45,13 @@ class SidecarParameters:
 
 def is_file_system_type(parameter: str) -> bool:
     """Whether the parameter sets the type of the file system."""
-    return parameter == _FILE_SYSTEM_TYPE or parameter.lower() == _OLD_FILE_SYSTEM_TYPE
+    return parameter == FILE_SYSTEM_TYPE or parameter.lower() == _OLD_FILE_SYSTEM_TYPE
 
 
 def parse_sidecar_parameters(parameters: Mapping[str, str]) -> SidecarParameters:
     """The values of these parameters; raises InvalidArgument where csi-provisioner refuses the class."""
     secrets = {kind: _secret(parameters, *_names(kind)) for kind in (*_PROVISIONER_SECRETS, *_UNUSED_SECRETS)}
-    known = {_FILE_SYSTEM_TYPE, *(name for kind in secrets for name in _names(kind))}
+    known = {FILE_SYSTEM_TYPE, *(name for kind in secrets for name in _names(kind))}
     for name in sorted(parameters.keys() - known):
         if name.startswith(SIDECAR_PREFIX):
             raise InvalidArgument(

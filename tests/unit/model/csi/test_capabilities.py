@@ -4,7 +4,6 @@ from kube_efs.model.csi.capabilities import (
     AccessMode,
     VolumeCapability,
     check_capabilities,
-    check_new_volume,
 )
 from kube_efs.model.csi.errors import InvalidArgument, RpcCode
 
@@ -40,7 +39,7 @@ CROSS = "set crossaccount in the provisioner secret or the volume's attributes"
         *(
             pytest.param(
                 [VolumeCapability(mount_flags=("tls", flag))],
-                f"mount flags: 'crossaccount' is not allowed; {CROSS}",
+                f"mountOptions: 'crossaccount' is not allowed; {CROSS}",
                 id=flag,
             )
             for flag in ("crossaccount", "CrossAccount", "iam,crossaccount")
@@ -57,11 +56,3 @@ def test_unsupported_capability_is_refused(capabilities: list[VolumeCapability],
         check_capabilities(capabilities)
     assert str(caught.value) == message
     assert caught.value.code is RpcCode.INVALID_ARGUMENT
-
-
-def test_file_system_type_is_checked() -> None:
-    check_new_volume([VolumeCapability(file_system_type=kind) for kind in ("", "efs", "s3files")])
-    for kind in ("nfs", "ext4", "s3", "EFS"):
-        with pytest.raises(InvalidArgument) as caught:
-            check_new_volume([VolumeCapability(), VolumeCapability(file_system_type=kind)])
-        assert str(caught.value) == f"fs_type: '{kind}' is not supported; leave it out, or use efs or s3files"

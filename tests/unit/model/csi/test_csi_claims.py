@@ -134,12 +134,87 @@ def test_cross_account_flag_is_not_a_mount_option() -> None:
         parsed(storage_class=replace(CLASS, mount_options=("crossaccount",)))
 
 
-def test_file_system_type_of_the_class_is_checked() -> None:
-    assert parsed(parameters={"fsType": "efs"}).warnings == ()
+ACCESS_POINT = "accesspoint=fsap-0123456789abcdef0"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "options", "message"),
+    [
+        *(
+            pytest.param(
+                {"provisioningMode": mode},
+                ("notls",),
+                "'notls' contradicts TLS; leave it out",
+                id=f"notls {mode}",
+            )
+            for mode in ("efs-ap", "efs-dir")
+        ),
+        pytest.param(
+            {},
+            ("tls", ACCESS_POINT),
+            f"'{ACCESS_POINT}' is not the access point of the volume, which has its own; leave it out",
+            id="another access point",
+        ),
+        pytest.param(
+            {},
+            ("iam=auto", "authenticationSource=pod"),
+            "'iam=auto' excludes authenticationSource: pod; use iam",
+            id="optional identity of the pod",
+        ),
+    ],
+)
+def test_mount_options_that_no_node_accepts_are_refused(
+    parameters: dict[str, str], options: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(ClaimRefused) as caught:
-        parsed(parameters={"csi.storage.k8s.io/fstype": "ext4"})
+        parsed(storage_class=replace(CLASS, mount_options=options), parameters=parameters)
+    assert str(caught.value) == f"StorageClass efs mountOptions: {message}"
+
+
+@pytest.mark.parametrize("options", [("tls",), ("iam", "awsprofile=x")])
+def test_pod_that_does_not_sign_is_refused(options: tuple[str, ...]) -> None:
+    with pytest.raises(ClaimRefused, match="authenticationSource: 'pod'"):
+        parsed(storage_class=replace(CLASS, mount_options=(*options, "authenticationSource=pod")))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "options"),
+    [
+        *(
+            ({"provisioningMode": mode}, options)
+            for mode in ("efs-ap", "efs-dir")
+            for options in (
+                ("iam=auto",),
+                ("iam", "awsprofile=x"),
+                ("iam", "authenticationSource=pod"),
+                ("ro",),
+            )
+        ),
+        ({"provisioningMode": "efs-dir"}, (ACCESS_POINT,)),
+        ({"provisioningMode": "s3files-ap"}, ("authenticationSource=pod",)),
+        # The claim may get exactly this access point.
+        ({"reuseAccessPoint": "true"}, (ACCESS_POINT,)),
+    ],
+)
+def test_mount_options_that_nodes_accept_are_served(
+    parameters: dict[str, str], options: tuple[str, ...]
+) -> None:
+    served = parsed(storage_class=replace(CLASS, mount_options=options), parameters=parameters)
+    assert served.mount_options == options
+
+
+@pytest.mark.parametrize("kind", ["", "efs", "s3files"])
+def test_own_file_system_types_are_served(kind: str) -> None:
+    assert parsed(parameters={"fsType": kind}).warnings == ()
+
+
+@pytest.mark.parametrize("kind", ["nfs", "ext4", "s3", "EFS"])
+def test_other_file_system_types_are_refused(kind: str) -> None:
+    with pytest.raises(ClaimRefused) as caught:
+        parsed(parameters={"csi.storage.k8s.io/fstype": kind})
     assert str(caught.value) == (
-        "StorageClass efs fs_type: 'ext4' is not supported; leave it out, or use efs or s3files"
+        f"StorageClass efs csi.storage.k8s.io/fstype: '{kind}' is not supported;"
+        " leave it out, or use efs or s3files"
     )
 
 

@@ -210,18 +210,18 @@ def test_flags_for_the_tunnel_are_not_kernel_options() -> None:
             WITH_AP,
             {},
             (f"AccessPoint={AP.upper()}",),
-            "mount flags: 'accesspoint' is deprecated; put it into the volume handle",
+            "mountOptions: 'accesspoint' is deprecated; put it into the volume handle",
             id="equal access point as flag",
         ),
         pytest.param(
             FS,
             {},
             (f"accesspoint={AP}",),
-            "mount flags: 'accesspoint' is deprecated; put it into the volume handle",
+            "mountOptions: 'accesspoint' is deprecated; put it into the volume handle",
             id="access point as flag only",
         ),
         *(
-            pytest.param(FS, {}, (flag,), f"mount flags: '{flag}' has no effect; leave it out", id=flag)
+            pytest.param(FS, {}, (flag,), f"mountOptions: '{flag}' has no effect; leave it out", id=flag)
             for flag in (
                 "awscredsuri=/v2/creds",
                 "awscredsurix",
@@ -235,7 +235,7 @@ def test_flags_for_the_tunnel_are_not_kernel_options() -> None:
             FS,
             {"crossaccount": "true"},
             ("az=us-east-1a",),
-            "mount flags: 'az=us-east-1a' has no effect because a file system of another account uses the "
+            "mountOptions: 'az=us-east-1a' has no effect because a file system of another account uses the "
             "zone ID of the node; leave it out",
             id="zone and another account",
         ),
@@ -243,14 +243,14 @@ def test_flags_for_the_tunnel_are_not_kernel_options() -> None:
             FS,
             {},
             (f"rolearn={ARN}", "jwtpath=/t"),
-            "mount flags: 'jwtpath' has no effect; use iam, rolearn and jwtpath together",
+            "mountOptions: 'jwtpath' has no effect; use iam, rolearn and jwtpath together",
             id="web identity without iam",
         ),
         pytest.param(
             FS,
             {},
             ("iam", f"rolearn={ARN}"),
-            "mount flags: 'rolearn' has no effect; use iam, rolearn and jwtpath together",
+            "mountOptions: 'rolearn' has no effect; use iam, rolearn and jwtpath together",
             id="half a web identity",
         ),
     ],
@@ -306,7 +306,7 @@ REFUSED = [
     ),
     pytest.param(FS, {}, ("notls",), "'notls' contradicts TLS; set encryptInTransit to false", id="notls"),
     pytest.param(
-        WITH_AP, PLAIN, ("notls",), "'notls' contradicts TLS; set encryptInTransit to false", id="notls ap"
+        WITH_AP, PLAIN, ("notls",), "'notls' contradicts TLS; leave it out", id="notls with an access point"
     ),
     pytest.param(
         FS, {}, ("notls", "tls"), "'tls' contradicts notls; leave one of them out", id="tls and notls"
@@ -476,7 +476,7 @@ def test_invalid_flags_are_refused(
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:
         plan(*flags, handle=handle, attributes=attributes)
-    assert str(caught.value) == f"mount flags: {message}"
+    assert str(caught.value) == f"mountOptions: {message}"
     assert caught.value.code is RpcCode.INVALID_ARGUMENT
 
 
@@ -568,13 +568,13 @@ def test_any_flags_are_refused_or_give_unambiguous_options(flags: list[str], rea
         pytest.param(
             ("iam",),
             PLAIN,
-            "mount flags: 'iam' needs TLS; leave out encryptInTransit: false",
+            "mountOptions: 'iam' needs TLS; leave out encryptInTransit: false",
             id="without TLS",
         ),
         pytest.param(
             ("iam=auto",),
             {},
-            "mount flags: 'iam=auto' excludes authenticationSource: pod; use iam",
+            "mountOptions: 'iam=auto' excludes authenticationSource: pod; use iam",
             id="no second attempt without an identity",
         ),
     ],
@@ -589,7 +589,7 @@ def test_unknown_authentication_source_is_refused() -> None:
     with pytest.raises(InvalidArgument) as caught:
         plan("iam", "authenticationSource=Pod")
     problem = "'Pod' is not an authentication source; use driver or pod"
-    assert str(caught.value) == f"mount flags, authenticationSource: {problem}"
+    assert str(caught.value) == f"mountOptions, authenticationSource: {problem}"
 
 
 # --- S3 Files
@@ -614,7 +614,7 @@ def test_zone_of_s3_files_is_an_id() -> None:
 @pytest.mark.parametrize("flag", ["nodirects3read", "nos3readcache"])
 def test_flags_for_direct_reads_have_no_effect(flag: str) -> None:
     (warning,) = plan(flag, handle=S3).warnings
-    assert str(warning) == f"mount flags: '{flag}' has no effect; leave it out"
+    assert str(warning) == f"mountOptions: '{flag}' has no effect; leave it out"
 
 
 @pytest.mark.parametrize(
