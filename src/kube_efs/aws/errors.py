@@ -133,6 +133,17 @@ LIMIT_REMEDIES: Final = MappingProxyType(
         "ServiceQuotaExceededException": _QUOTA_REMEDY,  # S3 Files
     }
 )
+_ELSEWHERE: Final = "the region and the account"
+# What is not found, and what is refused.
+_REMEDIES: Final = MappingProxyType(
+    {
+        "AccessPointNotFound": f"check the access point, {_ELSEWHERE}",
+        "FileSystemNotFound": f"check the file system (fileSystemId in a class), {_ELSEWHERE}",
+        "IncorrectFileSystemLifeCycleState": "wait until the file system is available",
+        "InvalidSubnetID.NotFound": f"check the subnets (subnetIds in a class), {_ELSEWHERE}",
+        "SubnetNotFound": f"check the subnets (subnetIds in a class), {_ELSEWHERE}",
+    }
+)
 _PERMISSION_CODES: Final = frozenset(
     {"AccessDenied", "AccessDeniedException", "NotAuthorized", "UnauthorizedOperation", "UnauthorizedAccess"}
 )
@@ -303,7 +314,8 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
     # Not by the status: a proxy or another service may answer 404, too, and what does not exist is forgotten,
     # or no longer protects data.
     if is_existing or code.endswith(("NotFound", "NotFoundException")):
-        return AwsAlreadyExists if is_existing else AwsNotFound, problem, ""
+        remedy = "" if is_existing else _REMEDIES.get(code, f"check the ID, {_ELSEWHERE}")
+        return AwsAlreadyExists if is_existing else AwsNotFound, problem, remedy
     # The library itself calls STS for credentials, which may refuse a new role for a while.
     is_of_library = bool(iam_action) and not iam_action.endswith(f":{error.operation_name}")
     if code in _CREDENTIAL_CODES or (code in _PERMISSION_CODES and is_of_library):
@@ -312,7 +324,12 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
         kind = AwsNotPermitted if code in _PERMISSION_CODES else AwsDenied
         remedy = f"allow {iam_action} to the role of this process" if iam_action else _CREDENTIALS_REMEDY
         return kind, problem, remedy
-    return AwsRefused if _is_refusal(error, code, status) else AwsUnavailable, problem, ""
+    remedy = ""
+    if is_refusal := _is_refusal(error, code, status):
+        remedy = _REMEDIES.get(code, "check the value; the API reference of AWS explains the code")
+        if code == "ValidationException" and iam_action.startswith("s3files:"):
+            remedy = "check the value: a file system must be one of S3 Files, not of EFS"
+    return AwsRefused if is_refusal else AwsUnavailable, problem, remedy
 
 
 def _is_refusal(error: boto.ClientError, code: str, status: object) -> bool:

@@ -18,6 +18,9 @@ async def list_by_ids(
     """
     wanted, found = sorted(ids), list[Mapping[str, Any]]()
     for start in range(0, len(wanted), _FILTER_VALUES):
-        chosen = {"Name": name, "Values": wanted[start : start + _FILTER_VALUES]}
-        found += await connection.list_all(Service.EC2, operation, key, Filters=[chosen])
+        values = wanted[start : start + _FILTER_VALUES]
+        subject = ", ".join(values)
+        found += await connection.list_all(
+            Service.EC2, operation, key, subject=subject, Filters=[{"Name": name, "Values": values}]
+        )
     return found

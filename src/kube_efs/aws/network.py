@@ -20,7 +20,7 @@ class AwsNetwork:
         found = await list_by_ids(
             self._connection, "DescribeSubnets", "Subnets", name="subnet-id", ids=subnet_ids
         )
-        with reading("DescribeSubnets"):
+        with reading("DescribeSubnets", subject=", ".join(sorted(subnet_ids))):
             return MappingProxyType(
                 {parse_subnet_id(one["SubnetId"]): parse_zone_name(one["AvailabilityZone"]) for one in found}
             )

@@ -95,10 +95,12 @@ class AwsOwned:
         """These subnets, sorted by ID; raises AwsNotFound when one does not exist."""
         if not subnet_ids:
             return ()  # Without IDs, EC2 would describe all of them.
+        wanted = sorted(subnet_ids)
+        subject = ", ".join(wanted)
         entries = await self._connection.list_all(
-            Service.EC2, "DescribeSubnets", "Subnets", SubnetIds=sorted(subnet_ids)
+            Service.EC2, "DescribeSubnets", "Subnets", subject=subject, SubnetIds=wanted
         )
-        with reading("DescribeSubnets"):
+        with reading("DescribeSubnets", subject=subject):
             found = (
                 Subnet(
                     subnet_id=parse_subnet_id(one["SubnetId"]),

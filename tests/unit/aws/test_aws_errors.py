@@ -254,6 +254,38 @@ def test_limit_of_aws_has_a_remedy(code: str, remedy: str) -> None:
     assert translated(answered(code)).remedy == remedy
 
 
+_ELSEWHERE = "the region and the account"
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        ("FileSystemNotFound", f"check the file system (fileSystemId in a class), {_ELSEWHERE}"),
+        ("AccessPointNotFound", f"check the access point, {_ELSEWHERE}"),
+        ("InvalidSubnetID.NotFound", f"check the subnets (subnetIds in a class), {_ELSEWHERE}"),
+        ("SubnetNotFound", f"check the subnets (subnetIds in a class), {_ELSEWHERE}"),
+        ("ResourceNotFoundException", f"check the ID, {_ELSEWHERE}"),
+        ("IncorrectFileSystemLifeCycleState", "wait until the file system is available"),
+        ("BadRequest", "check the value; the API reference of AWS explains the code"),
+    ],
+)
+def test_refusal_of_aws_has_a_remedy(code: str, remedy: str) -> None:
+    result = translated(answered(code))
+    assert result.remedy == remedy
+    assert code in result.problem
+
+
+def test_refusal_of_s3_files_names_the_kind_of_file_systems() -> None:
+    error = answered("ValidationException")
+    result = translate(
+        error, operation="ListAccessPoints", iam_action="s3files:ListAccessPoints", subject="fs-1"
+    )
+    assert str(result) == (
+        "ListAccessPoints: 'fs-1' was answered with ValidationException (status 400);"
+        " check the value: a file system must be one of S3 Files, not of EFS"
+    )
+
+
 def test_every_documented_efs_error_becomes_an_aws_error() -> None:
     efs = botocore.session.get_session().get_service_model("efs")
     codes = {

@@ -300,7 +300,7 @@ def test_volume_on_a_one_zone_file_system_of_its_own_is_used_in_that_zone() -> N
 @pytest.mark.parametrize(
     ("parameters", "problem"),
     [
-        ({"subnetIds": "subnet-7"}, "DescribeSubnets"),
+        ({"subnetIds": "subnet-7"}, "DescribeSubnets: 'subnet-7' was answered .*; check the subnets"),
         ({"availabilityZoneName": "us-east-1f"}, "no subnet"),
     ],
 )
