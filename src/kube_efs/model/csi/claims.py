@@ -161,6 +161,9 @@ def volume_warnings(
     warnings = [str(warning) for warning in parameters.warnings]
     if has_role and parameters.provisioning.kind is not FileSystemKind.EFS:
         warnings.append("provisioner secret: a role has no effect on S3 Files, as in the AWS driver")
+    if parameters.zone is not None and not has_role:
+        problem = "has no effect without a provisioner secret, which is for another account"
+        warnings.append(str(InvalidValue(problem, field="az", value=parameters.zone, remedy="leave it out")))
     policy = parameters.template.policy if parameters.template else None
     if policy is ClientPolicy.TLS_AND_IAM and not parse_mount_flags(mount_options).iam:
         warnings.append(

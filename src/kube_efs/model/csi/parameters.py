@@ -43,7 +43,7 @@ from kube_efs.model.csi.volume_handles import parse_strict_file_system_id
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId, ZoneName, parse_zone_name
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import InvalidValue
+from kube_efs.model.errors import InvalidValue, shown
 from kube_efs.model.gids import GidRange
 
 # The range in the documentation of the AWS driver. Its code stops at 60000. Then the IDs, not EFS, would
@@ -164,6 +164,19 @@ def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = F
     ``has_driver_tags``: whether the driver was started with tags of its own, which ``enableTagging:
     "false"`` contradicts.
     """
+    try:
+        return _parse_parameters(parameters, has_driver_tags=has_driver_tags)
+    except InvalidArgument as error:
+        if error.field not in parameters:
+            # The name of a missing parameter may be misspelt.
+            group = _SOURCES if error.field in _SOURCES else (error.field,)
+            for name in _unknown_names(parameters):
+                if (near := _nearest(name)) in group:
+                    error.remedy += f"; {shown(name)} is not known, did you mean {near}?"
+        raise
+
+
+def _parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool) -> VolumeParameters:
     reuses = _boolean(parameters, _REUSE, default=False)
     zone_affinity = _boolean(parameters, _ZONE_AFFINITY, default=False)
     tagged = _boolean(parameters, _TAGGING, default=True)
@@ -393,12 +406,24 @@ def _ineffective(parameters: Mapping[str, str], provisioning: ProvisioningMode) 
 def _unknown(parameters: Mapping[str, str]) -> list[InvalidValue]:
     return [
         InvalidValue("is not known and has no effect", field="parameter", value=name, remedy=_meant(name))
+        for name in _unknown_names(parameters)
+    ]
+
+
+def _unknown_names(parameters: Mapping[str, str]) -> list[str]:
+    return [
+        name
         for name in sorted(parameters)
         if name not in _KNOWN and not name.startswith(SIDECAR_PREFIX) and not is_file_system_type(name)
     ]
 
 
 def _meant(name: str) -> str:
+    near = _nearest(name)
+    return f"did you mean {near}?" if near else "leave it out"
+
+
+def _nearest(name: str) -> str | None:
     by_lower_case = {known.lower(): known for known in _KNOWN}
     near = get_close_matches(name.lower()[:100], by_lower_case, n=1)
-    return f"did you mean {by_lower_case[near[0]]}?" if near else "leave it out"
+    return by_lower_case[near[0]] if near else None

@@ -233,6 +233,16 @@ def test_fields_without_effect_cause_a_warning() -> None:
     )
 
 
+def test_zone_without_a_role_has_no_effect() -> None:
+    assert parsed(parameters={"az": "us-east-1a"}).warnings == (
+        (
+            "az: 'us-east-1a' has no effect without a provisioner secret, which is for another account;"
+            " leave it out"
+        ),
+    )
+    assert parsed(parameters={"az": "us-east-1a", SECRET: "role", NAMESPACE: "storage"}).warnings == ()
+
+
 def test_role_in_a_secret_is_ignored_on_s3_files_with_a_warning() -> None:
     secret = {SECRET: "role", NAMESPACE: "storage"}
     request = parsed(parameters={"provisioningMode": "s3files-ap", **secret})

@@ -239,6 +239,24 @@ def test_first_invalid_parameter_is_reported(changes: Mapping[str, str], message
     assert caught.value.field == message
 
 
+@pytest.mark.parametrize(
+    ("needed", "misspelt", "told"),
+    [
+        ("fileSystemId", "fileSystemID", "fileSystemId"),
+        ("fileSystemId", "filesystemids", "fileSystemIds"),
+        ("provisioningMode", "ProvisioningMode", "provisioningMode"),
+        ("directoryPerms", "directoryPerm", "directoryPerms"),
+    ],
+)
+def test_refusal_names_the_misspelt_parameter(needed: str, misspelt: str, told: str) -> None:
+    given = dict(given_parameters())
+    given[misspelt] = given.pop(needed)
+    with pytest.raises(InvalidArgument) as caught:
+        parse_parameters(given)
+    assert caught.value.field == needed
+    assert caught.value.remedy.endswith(f"; {misspelt!r} is not known, did you mean {told}?")
+
+
 # --- what is served all the same, with a warning
 
 WITHOUT_EFFECT = [
