@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from kube_efs.command_options import KubeconfigOption, NamesOption, NamespaceOption, Output, OutputOption
+from kube_efs.command_options import (
+    KubeconfigOption,
+    NamesOption,
+    NamespaceOption,
+    Output,
+    OutputOption,
+    check_region,
+)
 from kube_efs.doctor.commands import make_doctor
 from kube_efs.exit_status import FAILED, exit_status_of
 from kube_efs.manual import MANUALS, add_manuals
@@ -359,7 +366,8 @@ def create_a_file_system(
         typer.Option(help="Subnet for a mount target; repeatable.", show_default="the nodes'"),
     ] = None,
     region: Annotated[
-        str | None, typer.Option(envvar="AWS_REGION", help="Region of the new file system.")
+        str | None,
+        typer.Option(envvar="AWS_REGION", callback=check_region, help="Region of the new file system."),
     ] = None,
     kubeconfig: Annotated[
         Path | None,
@@ -388,7 +396,8 @@ def destroy(
     infra_id: InfraIdOption,
     *,
     region: Annotated[
-        str | None, typer.Option(envvar="AWS_REGION", help="Region of the file systems.")
+        str | None,
+        typer.Option(envvar="AWS_REGION", callback=check_region, help="Region of the file systems."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove them, instead of only listing them.")] = False,
 ) -> None:
@@ -417,7 +426,9 @@ async def _in_aws(region: str | None, work: "Callable[[AwsGateway], Awaitable[_A
     from kube_efs.aws.gateway import AwsGateway
     from kube_efs.model.efs.ids import parse_region
 
-    async with AwsGateway(AwsOptions(region=parse_region(region, field="AWS_REGION"))) as gateway:
+    if region is None:
+        raise InvalidSetting("is missing", field="--region", remedy="give it, or set AWS_REGION")
+    async with AwsGateway(AwsOptions(region=parse_region(region))) as gateway:
         return await work(gateway)
 
 

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kube_efs.command_options import KubeconfigOption, NamesOption, NamespaceOption, Output, OutputOption
+from kube_efs.command_options import (
+    KubeconfigOption,
+    NamesOption,
+    NamespaceOption,
+    Output,
+    OutputOption,
+    check_region,
+)
 
 if TYPE_CHECKING:
     from kube_efs.doctor.run import Answering, Installation
@@ -21,7 +28,10 @@ BundleOption = Annotated[
 RegionOption = Annotated[
     str | None,
     typer.Option(
-        envvar="AWS_REGION", help="Region of the file systems.", show_default="the controller's or nodes'"
+        envvar="AWS_REGION",
+        callback=check_region,
+        help="Region of the file systems.",
+        show_default="the controller's or nodes'",
     ),
 ]
 

@@ -105,8 +105,15 @@ class RenderOptions:
         if self.csi_only and not self.csi:
             remedy = "add the CSI driver"
             raise InvalidSetting("needs the CSI driver", field="csi_only", value=True, remedy=remedy)
-        self._check_references("secrets")
-        self._check_references("config_maps")
+        for option, references in (("--secret", self.secrets), ("--config-map", self.config_maps)):
+            for value in references:
+                # In the problem: before a value, the option would mark it as a secret, which is removed.
+                if not self.csi:
+                    problem, remedy = "is for the CSI driver only", "leave it out, or add the CSI driver"
+                    raise InvalidSetting(f"of {option} {problem}", value=value, remedy=remedy)
+                if not _REFERENCE.fullmatch(value):
+                    remedy = "use NAMESPACE/NAME"
+                    raise InvalidSetting(f"of {option} is not valid", value=value, remedy=remedy)
 
     @property
     def has_namespace(self) -> bool:
@@ -116,15 +123,6 @@ class RenderOptions:
         platform's operators, must therefore not be among them.
         """
         return self.create_namespace or self.namespace in _OWN_NAMESPACES
-
-    def _check_references(self, name: str) -> None:
-        for value in getattr(self, name):
-            if not self.csi:
-                remedy = "leave it out, or add the CSI driver"
-                raise InvalidSetting("applies to the CSI driver only", field=name, value=value, remedy=remedy)
-            if not _REFERENCE.fullmatch(value):
-                remedy = "use NAMESPACE/NAME"
-                raise InvalidSetting("is not valid", field=name, value=value, remedy=remedy)
 
 
 def render_manifests(options: RenderOptions) -> tuple[Manifest, ...]:

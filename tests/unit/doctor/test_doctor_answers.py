@@ -299,6 +299,13 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert "Usage:" in answer.stderr
 
 
+@pytest.mark.parametrize("command", [["doctor", "cluster"], ["create-file-system", "x"], ["destroy", "x"]])
+def test_malformed_region_is_wrong_usage(command: list[str]) -> None:
+    answer = CliRunner().invoke(app, [*command, "--region", "US-EAST"])
+    assert answer.exit_code == 2
+    assert "Invalid value for '--region'" in answer.stderr
+
+
 def test_missing_kubeconfig_exits_with_2_and_names_the_file() -> None:
     answer = _run("cluster", "--kubeconfig", "/nowhere/kubeconfig")
     assert answer.returncode == 2
