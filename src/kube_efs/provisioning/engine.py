@@ -412,7 +412,9 @@ class Engine:
                 raise
             if not (volume.deleting and backend.owns(volume)):
                 raise
-            # A user has deleted the volume, as users do with a volume that cannot be removed.
+            # A user has deleted the volume, as users do with a volume that cannot be removed. The remedy is
+            # how to get rid of the volume, which is then gone.
+            error.remedy = ""
             return await self._release_and_keep_data(volume, str(error))
 
     async def _release_and_keep_data(self, volume: Volume, reason: str) -> Reclaimed | None:
