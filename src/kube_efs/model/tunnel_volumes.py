@@ -32,6 +32,7 @@ BASE = Directory()
 # A name ends with 5 characters of a hash; four claims of one directory will not have the same ones.
 NAMES_TRIED = 4
 
+_DEFAULT, _ALLOWED, _MODE = "default_file_system_id", "file_system_ids", "directory_mode"
 _VOLUME_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]*")
 _OCTAL = re.compile(r"[0-7]{3,4}")
 _LABELS = "spec.selector.matchLabels"
@@ -100,18 +101,30 @@ def parse_class(storage_class: StorageClass) -> TunnelClass:
     )
 
 
+def class_warnings(storage_class: StorageClass) -> tuple[InvalidValue, ...]:
+    """The warnings about a class that is served: one, with all its unknown parameters."""
+    known = (_DEFAULT, _ALLOWED, _MODE)
+    unknown = sorted(storage_class.parameters.keys() - set(known))
+    warning = InvalidValue(
+        f"has unknown parameters, which have no effect: {', '.join(map(repr, unknown))}",
+        field=f"StorageClass {storage_class.name}",
+        remedy=f"known are {', '.join(known)}",
+    )
+    return (warning,) if unknown else ()
+
+
 def _parse_default(storage_class: StorageClass) -> FileSystemId | DefaultFileSystem | None:
-    text = storage_class.parameters.get("default_file_system_id", "").strip()
+    text = storage_class.parameters.get(_DEFAULT, "").strip()
     if not text:
         return None
     if text == DefaultFileSystem.AUTO:
         return DefaultFileSystem.AUTO
-    return _class_file_system(storage_class, "default_file_system_id", text)
+    return _class_file_system(storage_class, _DEFAULT, text)
 
 
 def _parse_allowed(storage_class: StorageClass) -> tuple[FileSystemId, ...] | None:
-    names = [name.strip() for name in storage_class.parameters.get("file_system_ids", "").split(",")]
-    allowed = tuple(_class_file_system(storage_class, "file_system_ids", name) for name in names if name)
+    names = [name.strip() for name in storage_class.parameters.get(_ALLOWED, "").split(",")]
+    allowed = tuple(_class_file_system(storage_class, _ALLOWED, name) for name in names if name)
     return allowed or None
 
 
@@ -121,13 +134,13 @@ def _parse_permissions(storage_class: StorageClass) -> Permissions:
     openshift-efs-stunnel did ``chmod 777`` always. That is not the default, because a namespace can have the
     name of any directory at the top of the file system, and would open what lies there to everybody.
     """
-    text = storage_class.parameters.get("directory_mode", "").strip()
+    text = storage_class.parameters.get(_MODE, "").strip()
     if not text:
         return Permissions()
     if not _OCTAL.fullmatch(text):
         raise ClaimRefused(
             "is not a valid octal mode",
-            field=f"StorageClass {storage_class.name} parameters.directory_mode",
+            field=f"StorageClass {storage_class.name} parameters.{_MODE}",
             value=text,
             remedy="use three or four octal digits, such as 0777",
         )

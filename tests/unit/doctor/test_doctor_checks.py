@@ -67,6 +67,10 @@ _ACCOUNT = AccountName(namespace="efs", name="efs-csi-node")
 _FOR_NODES = Constraints(name="efs-csi-node", allows=frozenset(HostAccess))
 _BAD_CLASS = replace(ex.CLASS, parameters={"default_file_system_id": "fs-nonsense!"})
 _IGNORED = replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "fileSystem": "x"})
+_IGNORED_OF_TUNNELS = replace(
+    ex.CLASS,
+    parameters={**ex.CLASS.parameters, "fileSystemId": ex.SYSTEM, "default_filesystem_id": ex.SYSTEM},
+)
 _BAD_CSI_CLASS = replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "directoryPerms": "rwx"})
 _REFUSED = replace(ex.PENDING, match_labels={})
 _COPY = replace(ex.PENDING, data_source=DataSource(kind="PersistentVolumeClaim", name="data"))
@@ -328,6 +332,11 @@ PROVOKED = [
         "storage-class/oddity",
         "'fileSystem' is not known",
         ex.cluster(classes=(_IGNORED,)),
+    ),
+    (
+        "storage-class/oddity",
+        "no effect: 'default_filesystem_id', 'fileSystemId'; known are default_file_system_id",
+        ex.cluster(classes=(_IGNORED_OF_TUNNELS,)),
     ),
     # claims
     ("claim/pending", "matchLabels.volume_name: is missing", ex.claim(_REFUSED, created=ex.JUST_NOW)),

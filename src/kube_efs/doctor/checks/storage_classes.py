@@ -99,7 +99,7 @@ def judge_class(storage_class: StorageClass, kind: VolumeKind, *, has_driver_tag
         case VolumeKind.TUNNEL:
             tunnel_volumes.parse_class(storage_class)
             tunnel_mount_options(storage_class)
-            return ()
+            return tuple(map(str, tunnel_volumes.class_warnings(storage_class)))
         case VolumeKind.DIRECTORY:
             if directory_classes.parse_class(storage_class).tls:
                 tunnel_mount_options(storage_class)
