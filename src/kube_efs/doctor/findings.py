@@ -42,6 +42,7 @@ class Finding:
     """A deviation from the desired state.
 
     ``remedy`` says in words what to do, ``commands`` are what to type for that, or to see more.
+    ``file_system`` is set if only that file system of the subject, such as a node, is affected.
     """
 
     kind: FindingKind
@@ -50,6 +51,7 @@ class Finding:
     remedy: str
     evidence: tuple[str, ...] = ()
     commands: tuple[Command, ...] = ()
+    file_system: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

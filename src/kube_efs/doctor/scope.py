@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kube_efs.doctor.checks.common import file_system_of, provisioners, targets_of
-from kube_efs.doctor.checks.mentions import created_file_system, file_systems_of
+from kube_efs.doctor.checks.mentions import created_file_system, file_systems_of, s3_file_systems_of
 from kube_efs.doctor.facts import ClusterFacts
 from kube_efs.doctor.findings import Finding, FindingSubject
 from kube_efs.model.claims import Claim
@@ -28,21 +28,31 @@ _PARTICULAR: Final = frozenset(
 
 def concerns(finding: Finding, claim_key: str, cluster: ClusterFacts) -> bool:
     """Whether the finding concerns the claim ``namespace/name``."""
-    subject = finding.subject
-    if subject.kind not in _PARTICULAR:
-        return True
     related = frozenset(_related(claim_key, cluster))
-    if subject.kind == "FileSystem" and not any(one.kind == "FileSystem" for one in related):
-        return not _gets_its_own(claim_key, cluster)  # it is not known yet in which one it will be
-    return subject in related
+    is_placed = any(one.kind in {"FileSystem", "PersistentVolume"} for one in related)
+    may_be_anywhere = not is_placed and _gets_any(claim_key, cluster)
+
+    def concerns_it(subject: FindingSubject) -> bool:
+        if subject.kind == "FileSystem" and may_be_anywhere:
+            return True
+        return subject.kind not in _PARTICULAR or subject in related
+
+    of_file_system = FindingSubject("FileSystem", finding.file_system)
+    return concerns_it(finding.subject) and (not finding.file_system or concerns_it(of_file_system))
 
 
-def _gets_its_own(claim_key: str, cluster: ClusterFacts) -> bool:
-    """Whether a file system is created only for the claim, so that no other one concerns it."""
-    wanted = {one.claim.storage_class for one in cluster.claims or () if one.claim.key == claim_key}
-    classes = [one for one in cluster.classes or () if one.name in wanted and one.provisioner == DRIVER]
-    templates = [created_file_system(one) for one in classes]
-    return any(one is not None and one.scope is Scope.CLAIM for one in templates)
+def _gets_any(claim_key: str, cluster: ClusterFacts) -> bool:
+    """Whether the claim waits for a volume on a file system that is not known yet, and may be any."""
+    wanted = {
+        one.claim.storage_class
+        for one in cluster.claims or ()
+        if one.claim.key == claim_key and one.claim.wants_volume
+    }
+    kinds = provisioners(cluster)
+    served = [one for one in cluster.classes or () if one.name in wanted and one.provisioner in kinds]
+    templates = [created_file_system(one) for one in served if one.provisioner == DRIVER]
+    # No other one concerns a claim for which a file system is created.
+    return bool(served) and not any(one is not None and one.scope is Scope.CLAIM for one in templates)
 
 
 def _related(claim_key: str, cluster: ClusterFacts) -> Iterator[FindingSubject]:
@@ -78,5 +88,6 @@ def _places(claim: Claim, cluster: ClusterFacts) -> Iterator[FindingSubject]:
     kinds = provisioners(cluster)
     for storage_class in cluster.classes or ():
         if storage_class.name == claim.storage_class:
-            for file_system_id in file_systems_of(storage_class, kinds.get(storage_class.provisioner)):
+            of_efs = file_systems_of(storage_class, kinds.get(storage_class.provisioner))
+            for file_system_id in (*of_efs, *s3_file_systems_of(storage_class)):
                 yield FindingSubject("FileSystem", file_system_id)

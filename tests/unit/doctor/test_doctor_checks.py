@@ -159,6 +159,17 @@ def _told_of_s3(address: str) -> TargetsFacts:
     return TargetsFacts(targets=replace(ex.TARGETS, s3_files=S3FilesTargets(addresses=addresses)))
 
 
+_MALFORMED = ex.cluster(
+    volumes=(
+        VolumeFacts(
+            volume=replace(ex.CSI_VOLUME, csi=CsiSource(handle=f"{ex.SYSTEM}.efs.us-east-1.amazonaws.com"))
+        ),
+    ),
+    pods=(replace(ex.POD, phase="Pending"),),
+    warnings=(warned("Pod", "pod-uid", "FailedMount", "is not a valid file system ID"),),
+)
+
+
 def _policy(text: str) -> Facts:
     return ex.aws(policies={ex.SYSTEM: text})
 
@@ -486,6 +497,11 @@ PROVOKED = [
         "belongs to fs-11111111, but its data is in fs-99999999",
         ex.volume(replace(ex.VOLUME, file_system_id=ex.GONE)),
     ),
+    (
+        "volume/handle",
+        "volume ID: 'fs-11111111.efs.us-east-1.amazonaws.com' is not a valid file system ID",
+        _MALFORMED,
+    ),
     ("trash/not-emptied", "such as 4fa1/file", ex.cluster(stuck_trash=(_STUCK_TRASH,))),
     ("shared-volume/failed", "no such access point", ex.shared(_FAILED_SHARED)),
     ("shared-volume/terminating", "finalizers efs", ex.shared(_GOING_SHARED, deleting_since=ex.LONG_AGO)),
@@ -498,6 +514,7 @@ PROVOKED = [
             warned("Pod", "pod-uid", "FailedMount", "mount.nfs: Connection refused"),
         ),
     ),
+    ("pod/waiting", "FailedMount: is not a valid file system ID", _MALFORMED),
     (
         "pod/waiting",
         "ContainerCreating",
@@ -1319,6 +1336,67 @@ def test_findings_about_other_file_systems_do_not_concern_a_claim_that_gets_its_
     assert facts.cluster is not None
     facts = replace(facts, cluster=replace(facts.cluster, classes=(ex.CLASS, shared)))
     assert [one.kind.id for one in diagnose(facts)] == ["file-system/state", "claim/creating"]
+
+
+_ON_OTHERS = tuple(
+    replace(ex.CSI_CLASS, name=name, parameters={**ex.CSI_CLASS.parameters, "fileSystemId": fs})
+    for name, fs in (("other", ex.GONE), ("another", ex.MADE))
+)
+_OF_S3_FILES = replace(
+    ex.CSI_CLASS,
+    name="s3",
+    parameters={**ex.CSI_CLASS.parameters, "provisioningMode": "s3files-ap", "fileSystemId": "fs-44444444"},
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "found"),
+    [
+        pytest.param(ex.claim(ex.CLAIM, key="team/typo"), ["claim/missing"], id="missing"),
+        pytest.param(
+            ex.claim(replace(ex.PENDING, storage_class=""), key="team/data"),
+            ["claim/no-class"],
+            id="without a class",
+        ),
+        pytest.param(
+            ex.claim(replace(ex.PENDING, storage_class="ebs"), key="team/data", classes=(_FOREIGN_CLASS,)),
+            ["claim/foreign"],
+            id="of a foreign class",
+        ),
+        pytest.param(
+            ex.claim(replace(ex.PENDING, storage_class="s3"), key="team/data", classes=(_OF_S3_FILES,)),
+            ["claim/pending"],
+            id="of S3 Files",
+        ),
+        pytest.param(
+            replace(_MALFORMED, claim="team/data"),
+            ["volume/handle", "pod/waiting"],
+            id="whose volume has a malformed handle",
+        ),
+    ],
+)
+def test_file_systems_of_others_do_not_concern_a_claim(facts: Facts, found: list[str]) -> None:
+    assert facts.cluster is not None
+    cluster = replace(facts.cluster, classes=(*(facts.cluster.classes or ()), *_ON_OTHERS))
+    facts = replace(facts, aws=ex.AWS, cluster=cluster)
+    assert [one.kind.id for one in diagnose(facts)] == found
+    everything = {one.subject.name for one in diagnose(replace(facts, claim=""))}
+    assert {ex.GONE, ex.MADE} <= everything
+
+
+def test_tunnels_of_other_file_systems_do_not_concern_a_claim() -> None:
+    down = replace(
+        ex.TUNNEL_UP, state=TunnelState.DOWN, reason="no answer", certificate_ends="2026-01-02T03:00:00Z"
+    )
+    tunnels = (down, replace(down, file_system_id=ex.GONE), replace(down, file_system_id=ex.MADE))
+    status = PublishedStatus(
+        node="one", time=ex.JUST_NOW, status=TunnelsStatus(tunnels=tunnels, location=ex.LOCATION)
+    )
+    everything = diagnose(ex.cluster(statuses=(status,)))
+    asked = diagnose(replace(ex.cluster(statuses=(status,)), claim="team/data"))
+    assert [one.kind.id for one in asked] == ["tunnel/down", "tunnel/certificate"]
+    assert all(ex.SYSTEM in one.problem for one in asked)
+    assert len(everything) == len(tunnels) * len(asked)
 
 
 def test_remedy_for_a_claim_without_its_file_system_says_how_long_it_takes() -> None:

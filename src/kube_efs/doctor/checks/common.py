@@ -107,11 +107,15 @@ def former_provisioners(cluster: ClusterFacts) -> frozenset[str]:
 
 def is_our_volume(volume: Volume, targets: TunnelTargets) -> bool:
     """Whether kube-efs manages it; the roots of file systems, which its workers mount, are left out."""
-    return volume.storage_class != ROOT_CLASS and file_system_of(volume, targets) is not None
+    # The driver gets its volumes with malformed handles, too, and their pods wait for it.
+    is_of_driver = volume.csi is not None and volume.csi.driver == DRIVER
+    return volume.storage_class != ROOT_CLASS and (
+        is_of_driver or file_system_of(volume, targets) is not None
+    )
 
 
 def file_system_of(volume: Volume, targets: TunnelTargets) -> FileSystemId | None:
-    """The file system of the volume; None for other volumes."""
+    """The file system of the volume; None for other volumes, and with a malformed handle."""
     if volume.csi is not None:
         return volume.handle.file_system_id if volume.handle is not None else None
     location = locate(volume, targets) if volume.nfs is not None else None
@@ -124,7 +128,7 @@ def is_of_s3_files(volume: Volume) -> bool:
 
 
 def our_volumes(cluster: ClusterFacts) -> Iterator[tuple[Volume, FileSystemId]]:
-    """The volumes of kube-efs, each with its file system."""
+    """The volumes of kube-efs, each with its file system; without those whose handle is malformed."""
     targets = targets_of(cluster)
     for one in cluster.volumes or ():
         file_system_id = file_system_of(one.volume, targets)

@@ -59,7 +59,7 @@ def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, Sequence[
                     has_identity=one.provisioner == DRIVER and _IDENTITY in one.mount_options,
                 )
             )
-        for file_system_id in _s3_file_systems_of(one):
+        for file_system_id in s3_file_systems_of(one):
             name, kind = f"StorageClass {one.name}", FileSystemKind.S3_FILES
             found[file_system_id].append(Mention(name=name, has_identity=True, kind=kind))
     for volume, file_system_id in our_volumes(cluster):
@@ -106,7 +106,7 @@ def file_systems_of(storage_class: StorageClass, kind: VolumeKind | None) -> Seq
     return ()
 
 
-def _s3_file_systems_of(storage_class: StorageClass) -> Sequence[FileSystemId]:
+def s3_file_systems_of(storage_class: StorageClass) -> Sequence[FileSystemId]:
     """The file systems of S3 Files that a class names; a role in its Secret has no effect there."""
     try:
         parsed = parse_parameters(storage_class.parameters) if storage_class.provisioner == DRIVER else None

@@ -161,6 +161,7 @@ def _tunnel(
             evidence=evidence,
             remedy=f"run kube-efs doctor node on {subject.name}; it tries each part of the path",
             commands=commands,
+            file_system=tunnel.file_system_id,
         )
     elif tunnel.failed_over:
         yield Finding(
@@ -172,6 +173,7 @@ def _tunnel(
                 "check the mount target of the node's own zone; new connections return to it automatically"
             ),
             commands=commands,
+            file_system=tunnel.file_system_id,
         )
     ends = time_of(tunnel.certificate_ends)
     if ends is not None and ends < now:
@@ -182,6 +184,7 @@ def _tunnel(
             evidence=(f"at {shown(ends)}",),
             remedy="check the agent's log: credentials are not available, or the node's clock is wrong",
             commands=commands,
+            file_system=tunnel.file_system_id,
         )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from kube_efs.doctor.checks.common import lasts, look_at_node, our_volumes
+from kube_efs.doctor.checks.common import is_our_volume, lasts, look_at_node, targets_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, PodFacts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
 from kube_efs.doctor.shell import Command, command
@@ -20,7 +20,12 @@ def _check(facts: Facts) -> Iterator[Finding]:
     cluster = facts.cluster
     if cluster is None or cluster.pods is None:
         return
-    ours = {(one.claim.namespace, one.claim.name) for one, _ in our_volumes(cluster) if one.claim is not None}
+    volumes = (one.volume for one in cluster.volumes or ())
+    ours = {
+        (one.claim.namespace, one.claim.name)
+        for one in volumes
+        if one.claim is not None and is_our_volume(one, targets_of(cluster))
+    }
     for pod in cluster.pods:
         if pod.component == WORKER_LABELS["component"] and pod.namespace == cluster.namespace:
             yield from _worker(pod)

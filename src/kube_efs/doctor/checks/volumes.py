@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator
 
-from kube_efs.doctor.checks.common import controller_log, is_our_volume, lasts, targets_of
+from kube_efs.doctor.checks.common import controller_log, is_our_volume, lasts, problem_of, targets_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, VolumeFacts
 from kube_efs.doctor.findings import Finding, FindingKind, FindingSubject, Topic, broken
 from kube_efs.doctor.shell import Command, command
+from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.targets import TunnelTargets
+from kube_efs.model.errors import InvalidValue
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
-from kube_efs.model.volumes import VolumePhase
+from kube_efs.model.volumes import DRIVER, VolumePhase
 
 _RELEASED = broken("volume/released", "The claim of a volume was deleted, but the volume is not removed.")
 _TERMINATING = broken("volume/terminating", "A deleted volume still exists.")
 _FAILED = broken("volume/failed", "A volume is in phase Failed.")
 _PORT = broken("volume/port", "A volume has a loopback port that does not belong to its file system.")
+
+_HANDLE = broken("volume/handle", "A volume of the CSI driver has a malformed handle.")
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -25,6 +29,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         if not is_our_volume(one.volume, targets) and not _is_behind_tunnel(one):
             continue
         yield from _stuck(one, facts, cluster)
+        yield from _malformed(one)
         if cluster.targets is not None and cluster.targets.found and not cluster.targets.problem:
             yield from _misled(one, targets, cluster)
 
@@ -57,6 +62,18 @@ def _stuck(one: VolumeFacts, facts: Facts, cluster: ClusterFacts) -> Iterator[Fi
         remedy = "follow its events; a guard that refuses keeps the data until an administrator decides"
         problem = "is Released with policy Delete and stays"
         yield _finding(_RELEASED, one, problem, [*events, *holding], remedy, log)
+
+
+def _malformed(one: VolumeFacts) -> Iterator[Finding]:
+    csi = one.volume.csi
+    if csi is None or csi.driver != DRIVER or one.volume.phase is VolumePhase.RELEASED:
+        return
+    try:
+        parse_volume_handle(csi.handle)
+    except InvalidValue as error:
+        last = command("kubectl get pv {} -o yaml", one.volume.name)
+        remedy = f"{error.remedy}; a handle cannot be changed, so create the volume and its claim again"
+        yield _finding(_HANDLE, one, problem_of(error), ["its pods cannot start"], remedy, last)
 
 
 def _misled(one: VolumeFacts, targets: TunnelTargets, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -94,4 +111,4 @@ def _finding(
     )
 
 
-TOPIC = Topic(check=_check, kinds=(_RELEASED, _TERMINATING, _FAILED, _PORT))
+TOPIC = Topic(check=_check, kinds=(_RELEASED, _TERMINATING, _FAILED, _PORT, _HANDLE))

@@ -22,7 +22,7 @@ from lightkube.resources.rbac_authorization_v1 import Role, RoleBinding
 from lightkube.resources.storage_v1 import CSIDriver, StorageClass
 
 from kube_efs.doctor.bundle import Bundle
-from kube_efs.doctor.checks.common import our_volumes, provisioners
+from kube_efs.doctor.checks.common import is_our_volume, provisioners, targets_of
 from kube_efs.doctor.facts import ClusterFacts, PodFacts
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.node import NodeCheckOptions
@@ -63,7 +63,8 @@ async def collect_cluster(
 
     The namespace can contain workloads of others, for example ``kube-system``.
     """
-    volumes = {volume.name for volume, _ in our_volumes(cluster)}
+    targets = targets_of(cluster)
+    volumes = {one.volume.name for one in cluster.volumes or () if is_our_volume(one.volume, targets)}
     served = provisioners(cluster)
     classes = {one.name for one in cluster.classes or () if one.provisioner in served}
     own_names = _own_names(cluster)
