@@ -14,6 +14,7 @@ from kube_efs.doctor.grants import Grant
 from kube_efs.doctor.node_facts import NodeFacts
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.csi.made_file_systems import MadeFileSystem, Stage
+from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.file_systems import FileSystem
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId
 from kube_efs.model.efs.kinds import FileSystemKind
@@ -174,6 +175,7 @@ class VolumeFacts:
     """A volume; ``changed`` is the time of its phase, ``message`` the message of Kubernetes about it."""
 
     volume: Volume
+    created: datetime | None = None
     changed: datetime | None = None
     deleting_since: datetime | None = None
     message: str = ""
@@ -265,8 +267,8 @@ class AwsFacts:
     """The facts from AWS about a region's file systems; mount targets for those that the cluster names.
 
     ``listed`` are the kinds of which all file systems are known. ``made`` are those that the driver has
-    created for claims, also of other clusters. ``access_points`` has the number of access points of some of
-    them.
+    created for claims, also of other clusters. ``access_points`` has the access points of some EFS file
+    systems: those that the cluster uses, and those in ``made`` that may be unused.
 
     ``policies`` are those of file systems that have one, as JSON. ``groups_by_target`` has the ids of
     security groups, ``groups`` what each lets in, ``prefix_lists`` the networks of those that they name.
@@ -279,7 +281,9 @@ class AwsFacts:
     file_systems: Mapping[FileSystemId, FileSystem] = field(default_factory=lambda: MappingProxyType({}))
     looked_into: frozenset[FileSystemId] = frozenset()
     made: Mapping[FileSystemId, MadeFileSystem] = field(default_factory=lambda: MappingProxyType({}))
-    access_points: Mapping[FileSystemId, int] = field(default_factory=lambda: MappingProxyType({}))
+    access_points: Mapping[FileSystemId, frozenset[AccessPointId]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     policies: Mapping[FileSystemId, str] = field(default_factory=lambda: MappingProxyType({}))
     groups_by_target: Mapping[MountTargetId, tuple[str, ...]] = field(
         default_factory=lambda: MappingProxyType({})

@@ -1,6 +1,7 @@
 """All topics of checks, in the order of the findings."""
 
 from kube_efs.doctor.checks import (
+    access_points,
     claims,
     constraints,
     file_systems,
@@ -35,6 +36,7 @@ TOPICS: tuple[Topic, ...] = (
     pods.TOPIC,
     targets.TOPIC,
     file_systems.TOPIC,
+    access_points.TOPIC,
     made_file_systems.TOPIC,
     security_groups.TOPIC,
     network_acls.TOPIC,

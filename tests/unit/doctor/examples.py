@@ -37,6 +37,7 @@ from kube_efs.doctor.node_facts import (
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem, Stage
+from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
@@ -54,6 +55,7 @@ IMAGE = "quay.io/kube-efs/kube-efs:0.1.0"
 SYSTEM, GONE = FileSystemId("fs-11111111"), FileSystemId("fs-99999999")
 MADE = FileSystemId("fs-33333333")
 UID = "uid-of-kube-system"
+ACCESS_POINT = AccessPointId("fsap-0123456789abcdef0")
 TARGET = MountTargetId("fsmt-1")
 SUBNET = SubnetId("subnet-11111111")
 ADDRESS, NODE_ADDRESS = "10.0.1.5", "10.0.2.9"
@@ -98,7 +100,7 @@ VOLUME = Volume(
     mount_options=(f"port={PORT}",),
 )
 CSI_VOLUME = replace(
-    VOLUME, name="csi-1", uid="csi-uid", nfs=None, csi=CsiSource(handle=f"{SYSTEM}::fsap-0123456789abcdef0")
+    VOLUME, name="csi-1", uid="csi-uid", nfs=None, csi=CsiSource(handle=f"{SYSTEM}::{ACCESS_POINT}")
 )
 POD = PodFacts(
     namespace="team",
@@ -261,13 +263,14 @@ def made(
     tunnel to it, which does not work without mount targets.
     """
     one = replace(MADE_FILE_SYSTEM, **changes)
+    points = frozenset(AccessPointId(f"fsap-{number}") for number in range(access_points or 0))
     targets = () if listed else (MOUNT_TARGET,)
     system = FileSystem(file_system_id=MADE, name=name, state=one.state, mount_targets=targets)
     facts = aws(
         file_systems={SYSTEM: FILE_SYSTEM, MADE: system},
         looked_into=frozenset({SYSTEM, MADE}),
         made={MADE: one},
-        access_points={} if access_points is None else {MADE: access_points},
+        access_points={} if access_points is None else {MADE: points},
     )
     if not listed:
         return facts

@@ -2,8 +2,9 @@
 
 import re
 import shlex
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from kube_efs.doctor.scope import concerns
 from kube_efs.model.claims import ClaimPhase, DataSource, ReclaimPolicy, StorageClass
 from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import FileSystemOwner, Stage
+from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.kinds import FileSystemKind
@@ -168,6 +170,16 @@ _MALFORMED = ex.cluster(
     pods=(replace(ex.POD, phase="Pending"),),
     warnings=(warned("Pod", "pod-uid", "FailedMount", "is not a valid file system ID"),),
 )
+
+
+def _access_points(
+    known: Mapping[FileSystemId, Collection[str]], created: datetime = ex.LONG_AGO, **changes: Any
+) -> Facts:
+    """A volume of the CSI driver, and the access points that AWS lists, by file system."""
+    volume = VolumeFacts(volume=replace(ex.CSI_VOLUME, **changes), created=created)
+    points = {fs: frozenset(map(AccessPointId, ids)) for fs, ids in known.items()}
+    facts = _in_aws(volumes=(volume,))
+    return replace(facts, aws=replace(ex.AWS, access_points=points))
 
 
 def _policy(text: str) -> Facts:
@@ -577,6 +589,25 @@ PROVOKED = [
     ("file-system/not-checked", "the attribute crossaccount", _attributes(crossaccount="true")),
     ("file-system/missing", "named by PersistentVolume csi-1", _attributes(crossaccount="false")),
     ("file-system/missing", "named by PersistentVolume csi-1", _attributes(mounttargetip="nonsense")),
+    (
+        "access-point/missing",
+        "its access point fsap-0123456789abcdef0 does not exist on fs-11111111",
+        _access_points({ex.SYSTEM: set()}),
+    ),
+    (
+        "access-point/missing",
+        "it is on fs-33333333",
+        _access_points({ex.SYSTEM: {"fsap-1"}, ex.MADE: {ex.ACCESS_POINT}}),
+    ),
+    (
+        "access-point/missing",
+        "does not exist on fs-11111111",
+        _access_points(
+            {ex.SYSTEM: set()},
+            csi=CsiSource(handle=str(ex.SYSTEM)),
+            mount_options=("tls", f"accesspoint={ex.ACCESS_POINT}"),
+        ),
+    ),
     ("file-system/missing", "named by StorageClass s3", _s3_files()),
     ("file-system/missing", "named by PersistentVolume csi-1", _s3_files(classes=(ex.CLASS,))),
     (
@@ -1255,6 +1286,20 @@ NOTHING = [
     pytest.param(
         _s3_files(replace(_ON_S3, mount_targets=(replace(_S3_TARGET, zone=None),))),
         id="mount target of S3 Files in an unknown zone",
+    ),
+    pytest.param(_access_points({ex.SYSTEM: {ex.ACCESS_POINT}}), id="access point of a volume"),
+    pytest.param(_access_points({}), id="unknown access points"),
+    pytest.param(_access_points({ex.SYSTEM: set()}, ex.JUST_NOW), id="access point not in the list yet"),
+    pytest.param(
+        _access_points({ex.SYSTEM: set()}, csi=CsiSource(handle=str(ex.SYSTEM))), id="no access point"
+    ),
+    pytest.param(
+        _access_points({ex.SYSTEM: set()}, phase=VolumePhase.RELEASED, reclaim_policy=ReclaimPolicy.RETAIN),
+        id="access point of a released volume",
+    ),
+    pytest.param(
+        _access_points({ex.SYSTEM: set()}, csi=CsiSource(handle=f"s3files:{ex.SYSTEM}::{ex.ACCESS_POINT}")),
+        id="access point of S3 Files",
     ),
     pytest.param(ex.node(status=None, tunnels=()), id="no tunnel is needed"),
     pytest.param(_in_aws(classes=(ex.FS_CLASS,)), id="class whose file systems are created later"),

@@ -24,7 +24,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         is_ours = one.owner.cluster == cluster.uid and file_system_id not in in_use
         # The controller removes those in the other stages.
         is_kept = one.stage is Stage.READY and one.state.usable
-        if is_ours and is_kept and aws.access_points.get(file_system_id) == 0:
+        if is_ours and is_kept and aws.access_points.get(file_system_id) == frozenset():
             yield _unused(one, aws)
 
 

@@ -12,6 +12,7 @@ from kube_efs.aws.security_groups import Network, SecurityGroup
 from kube_efs.doctor.facts import Area, AwsFacts, NodeObject
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.model.csi.made_file_systems import Stage
+from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.file_systems import FileSystem, MountTarget
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region
 from kube_efs.model.efs.kinds import FileSystemKind
@@ -44,8 +45,8 @@ async def gather_aws(
 
     Those of S3 Files are listed only if the cluster names one.
 
-    The access points are counted for those that the cluster ``cluster_uid`` has created for claims and that
-    are not ``in_use``.
+    The access points are read for those ``in_use``, and for those that the cluster ``cluster_uid`` has
+    created for claims.
     """
     async with AwsGateway(options) as gateway:
         systems = await attempts.look("file systems", gateway.file_systems(), area=Area.AWS)
@@ -76,10 +77,10 @@ async def gather_aws(
             ),
         )
         facts = await _with_rules(gateway, facts, nodes, attempts)
-        return await _with_made(gateway, facts, cluster_uid, in_use, attempts)
+        return await _with_access_points(gateway, facts, cluster_uid, in_use, attempts)
 
 
-async def _with_made(
+async def _with_access_points(
     gateway: AwsGateway,
     facts: AwsFacts,
     cluster_uid: str,
@@ -96,22 +97,27 @@ async def _with_made(
         and one.state.usable
         and one.file_system_id not in in_use
     ]
-    points = await asyncio.gather(*(_access_points(gateway, one, attempts) for one in idle))
+    systems = (facts.file_systems[one] for one in facts.looked_into & set(in_use))
+    used = [one.file_system_id for one in systems if one.kind is FileSystemKind.EFS]
+    read = sorted({*idle, *used})
+    points = await asyncio.gather(*(_access_points(gateway, one, attempts) for one in read))
     return replace(
         facts,
         made=MappingProxyType({one.file_system_id: one for one in made}),
         access_points=MappingProxyType(
-            {one: number for one, number in zip(idle, points, strict=True) if number is not None}
+            {one: ids for one, ids in zip(read, points, strict=True) if ids is not None}
         ),
     )
 
 
-async def _access_points(gateway: AwsGateway, file_system_id: FileSystemId, attempts: Attempts) -> int | None:
+async def _access_points(
+    gateway: AwsGateway, file_system_id: FileSystemId, attempts: Attempts
+) -> frozenset[AccessPointId] | None:
     what = f"the access points of {file_system_id}"
     found = await attempts.look(
         what, gateway.access_points.list(file_system_id), area=Area.AWS, was_listed=True
     )
-    return None if found is None else len(found)
+    return None if found is None else frozenset(one.access_point_id for one in found)
 
 
 async def _with_mount_targets(

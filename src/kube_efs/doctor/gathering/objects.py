@@ -245,6 +245,7 @@ def read_volume_facts(body: Json) -> VolumeFacts:
     status = body.get("status") or {}
     return VolumeFacts(
         volume=read_volume(body),
+        created=time_of(body["metadata"].get("creationTimestamp")),
         changed=time_of(status.get("lastPhaseTransitionTime")),
         deleting_since=time_of(body["metadata"].get("deletionTimestamp")),
         message=status.get("message") or "",
