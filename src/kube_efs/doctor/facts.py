@@ -71,7 +71,8 @@ class Workload:
 class PodFacts:
     """A pod; ``claims`` are those that it uses, ``waiting`` is why containers do not run.
 
-    ``restarts`` counts those of its containers, ``ended`` says why the last one was needed.
+    ``finished`` is when its last container ended, None while one runs. ``restarts`` counts those of its
+    containers, ``ended`` says why the last one was needed.
     """
 
     namespace: str
@@ -81,6 +82,7 @@ class PodFacts:
     phase: str = ""
     created: datetime | None = None
     deleting_since: datetime | None = None
+    finished: datetime | None = None
     component: str = ""
     claims: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,16 @@ def test_claims_and_waiting_reasons_of_a_pod_are_read() -> None:
     assert found.component == "efs-worker"
 
 
+def test_end_of_a_pod_is_that_of_its_last_container() -> None:
+    ends = ("2026-01-02T03:04:05Z", "2026-01-02T03:04:04Z")
+    ended = [{"name": str(end), "state": {"terminated": {"finishedAt": end}}} for end in ends]
+    body = {"metadata": {"name": "a"}, "status": {"phase": "Failed", "containerStatuses": ended}}
+    assert read_pod(body).finished == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    running = {"name": "b", "state": {"running": {}}}
+    body = {"metadata": {"name": "a"}, "status": {"containerStatuses": [*ended, running]}}
+    assert read_pod(body).finished is None
+
+
 def _run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     return subprocess.run(
@@ -334,6 +345,23 @@ async def test_time_is_that_of_the_api_server(tmp_path: Path) -> None:
         arguments = ("cluster", "--kubeconfig", str(kubeconfig), "--namespace", "efs", "--output", "json")
         answer = await asyncio.to_thread(_run, *arguments)
     assert json.loads(answer.stdout)["time"] == "2026-01-02T03:04:05Z", answer.stderr
+
+
+async def test_missing_permissions_of_a_user_without_any_are_named(tmp_path: Path) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        status = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "x cannot list it"}
+        return web.json_response(status, status=403)
+
+    server = web.Application()
+    server.router.add_route("*", "/{path:.*}", refuse)
+    async with TestServer(server) as running:
+        kubeconfig = _kubeconfig(tmp_path, str(running.make_url("")))
+        arguments = ("cluster", "--kubeconfig", str(kubeconfig), "--output", "json")
+        answer = await asyncio.to_thread(_run, *arguments)
+    (finding,) = json.loads(answer.stdout)["findings"]
+    assert (finding["id"], finding["problem"]) == ("kubernetes/no-answer", "denies every request")
+    assert finding["remedy"].startswith("give your user the permissions to read ")
+    assert {"pods", "claims", "volumes"} <= set(finding["remedy"].split(", "))
 
 
 def test_unresponsive_cluster_is_a_finding(tmp_path: Path) -> None:

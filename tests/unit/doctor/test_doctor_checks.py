@@ -25,6 +25,7 @@ from kube_efs.doctor.facts import (
     Facts,
     Gap,
     LeaseFacts,
+    PodFacts,
     ProgressEvent,
     PublishedStatus,
     ReportedCondition,
@@ -57,7 +58,7 @@ from kube_efs.model.shared_volumes.shared_volume import (
     Status,
 )
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volumes import ClaimReference, CsiSource, VolumePhase
+from kube_efs.model.volumes import DRIVER, ClaimReference, CsiSource, VolumePhase
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.status import DENIED, TunnelsStatus, TunnelState, TunnelStatus
 
@@ -75,7 +76,8 @@ _IGNORED_OF_TUNNELS = replace(
 )
 _BAD_CSI_CLASS = replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "directoryPerms": "rwx"})
 _REFUSED = replace(ex.PENDING, match_labels={})
-_COPY = replace(ex.PENDING, data_source=DataSource(kind="PersistentVolumeClaim", name="data"))
+_ASSIGNED = replace(ex.PENDING, storage_provisioner=ex.CLASS.provisioner)
+_COPY = replace(_ASSIGNED, data_source=DataSource(kind="PersistentVolumeClaim", name="data"))
 _DIRECTORY_CLASS = StorageClass(
     name="aws-efs", provisioner="example.com/aws-efs", parameters={"gidMin": "10", "gidMax": "5"}
 )
@@ -96,6 +98,9 @@ _SHARED = SharedVolume(
     owner=Owner(namespace="team", name="sv"),
     uid="1",
     source=SharedVolumeSource(file_system_id="", access_point_id=""),
+)
+_FAILED_WORKER = replace(
+    ex.POD, namespace=ex.NAMESPACE, component="efs-worker", phase="Failed", message="permission denied"
 )
 _FAILED_SHARED = replace(
     _SHARED, status=Status(phase=SharedVolumePhase.FAILED, message="no such access point", claim_name="data")
@@ -182,6 +187,14 @@ def _access_points(
     return replace(facts, aws=replace(ex.AWS, access_points=points))
 
 
+def _terminating(*finalizers: str, pods: tuple[PodFacts, ...] = ()) -> Facts:
+    facts = ex.claim(
+        replace(ex.CLAIM, deleting=True), deleting_since=ex.LONG_AGO, finalizers=tuple(finalizers)
+    )
+    assert facts.cluster is not None
+    return replace(facts, cluster=replace(facts.cluster, pods=pods))
+
+
 def _policy(text: str) -> Facts:
     return ex.aws(policies={ex.SYSTEM: text})
 
@@ -198,7 +211,7 @@ _DENYING = NetworkAcl(
 )
 
 
-_FS_CLAIM = replace(ex.PENDING, storage_class="private", match_labels=None)
+_FS_CLAIM = replace(ex.PENDING, storage_class="private", storage_provisioner=DRIVER, match_labels=None)
 _STEP = ProgressEvent(
     uid=_FS_CLAIM.uid,
     reason="CreatingFileSystem",
@@ -535,17 +548,10 @@ PROVOKED = [
     ("pod/terminating", "on node one", ex.pod(replace(ex.POD, deleting_since=ex.LONG_AGO))),
     (
         "worker/failed",
-        "permission denied",
-        ex.pod(
-            replace(
-                ex.POD,
-                namespace=ex.NAMESPACE,
-                component="efs-worker",
-                phase="Failed",
-                message="permission denied",
-            )
-        ),
+        "failed at 2026-01-02T03:04:00Z\npermission denied",
+        ex.pod(replace(_FAILED_WORKER, finished=ex.JUST_NOW)),
     ),
+    ("worker/failed", "failed\npermission denied", ex.pod(_FAILED_WORKER)),
     # the targets of nodes
     ("targets/missing", "does not exist", ex.cluster(targets=TargetsFacts(found=False))),
     ("targets/unreadable", "is not a mapping", ex.cluster(targets=TargetsFacts(problem="is not a mapping"))),
@@ -854,6 +860,15 @@ PROVOKED = [
             gaps=(Gap(what="pods", reason="could not be reached"),),
         ),
     ),
+    (
+        "kubernetes/no-answer",
+        "denies every request",
+        Facts(
+            now=ex.NOW,
+            cluster=ClusterFacts(names=OPENSHIFT_EFS_STUNNEL),
+            gaps=(Gap(what="pods", reason="the list of Pod objects: answered 403 (pods is forbidden)"),),
+        ),
+    ),
     ("doctor/not-checked", "403", replace(ex.cluster(), gaps=(Gap(what="pods", reason="403"),))),
     (
         "aws/not-checked",
@@ -888,6 +903,107 @@ def test_remedy_for_an_unknown_port_is_the_annotation() -> None:
 def test_claim_whose_data_is_copied_is_waited_for() -> None:
     (finding,) = (one for one in diagnose(ex.claim(_COPY)) if one.kind.id == "claim/pending")
     assert finding.remedy.startswith("wait until its data is copied")
+
+
+def _failing(message: str, reason: str = "ProvisioningFailed", **changes: Any) -> Facts:
+    event = warned("PersistentVolumeClaim", "uid-1", reason, message)
+    return ex.claim(replace(_ASSIGNED, **changes), event)
+
+
+def _refused_mount(code: str, text: str) -> Facts:
+    message = f'MountVolume.SetUp failed for volume "csi-1" : rpc error: code = {code} desc = {text}'
+    event = warned("Pod", "pod-uid", "FailedMount", message)
+    return ex.pod(replace(ex.POD, phase="Pending"), event)
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts", "remedy"),
+    [
+        pytest.param(
+            "pod/waiting",
+            _refused_mount("InvalidArgument", "mount flags: 'notls' was refused; leave it out"),
+            "leave it out",
+            id="refused mount",
+        ),
+        pytest.param(
+            "pod/waiting",
+            _refused_mount("Internal", "exit status 32; see the log"),
+            "run kube-efs doctor node on one",
+            id="failed mount",
+        ),
+        pytest.param(
+            "claim/pending",
+            _failing("AccessDenied; allow elasticfilesystem:CreateAccessPoint to the role of this process"),
+            "allow elasticfilesystem:CreateAccessPoint to the role of this process",
+            id="event with a remedy",
+        ),
+        pytest.param(
+            "claim/pending",
+            _failing("is not served; create it again", "NotServed", storage_provisioner=None),
+            "create it again",
+            id="event with a remedy about an unassigned claim",
+        ),
+        pytest.param(
+            "claim/pending",
+            _failing("internal error (KeyError); the log has the details"),
+            "check its events and the controller's log",
+            id="event about an internal error",
+        ),
+        pytest.param(
+            "claim/pending",
+            _failing("a warning; ignore it", "ParameterIgnored"),
+            "check its events and the controller's log",
+            id="event that is not the reason",
+        ),
+        pytest.param(
+            "claim/pending",
+            ex.claim(_ASSIGNED),
+            "check its events and the controller's log",
+            id="no event",
+        ),
+        pytest.param(
+            "claim/pending",
+            ex.claim(ex.PENDING),
+            "Kubernetes has not assigned it to a provisioner yet; is kube-controller-manager running?",
+            id="unassigned claim",
+        ),
+        pytest.param(
+            "claim/terminating",
+            _terminating("kubernetes.io/pvc-protection"),
+            "end the pods that use it; it is removed when the last one has ended",
+            id="claim in use",
+        ),
+        pytest.param(
+            "claim/terminating",
+            _terminating("kubernetes.io/pvc-protection", "backup.example.com/hold"),
+            "the program that set the finalizer backup.example.com/hold must remove it; "
+            "remove it yourself only if that program does not exist any more",
+            id="claim with a foreign finalizer",
+        ),
+        pytest.param(
+            "claim/terminating",
+            _terminating("backup.example.com/hold", pods=(ex.POD,)),
+            "end the pods that use it; the program that set the finalizer backup.example.com/hold must "
+            "remove it; remove it yourself only if that program does not exist any more",
+            id="claim in use with a foreign finalizer",
+        ),
+    ],
+)
+def test_remedy_is_that_of_the_cause(kind: str, facts: Facts, remedy: str) -> None:
+    (finding,) = (one for one in diagnose(facts) if one.kind.id == kind)
+    assert finding.remedy == remedy
+
+
+def test_denied_requests_come_with_the_missing_permissions() -> None:
+    def denied(code: int) -> Finding:
+        gaps = [Gap(what=what, reason=f"{what}: answered {code} (no)") for what in ("pods", "nodes")]
+        no_region = Gap(what="the region", reason="is missing", area=Area.AWS)
+        cluster = ClusterFacts(names=OPENSHIFT_EFS_STUNNEL)
+        (found,) = diagnose(Facts(now=ex.NOW, cluster=cluster, gaps=(*gaps, no_region)))
+        return found
+
+    assert denied(403).remedy.startswith("give your user the permissions to read pods, nodes")
+    assert denied(401).remedy == "check the address and the credentials in the kubeconfig"
 
 
 @pytest.mark.parametrize(
@@ -1301,6 +1417,7 @@ NOTHING = [
         _access_points({ex.SYSTEM: set()}, csi=CsiSource(handle=f"s3files:{ex.SYSTEM}::{ex.ACCESS_POINT}")),
         id="access point of S3 Files",
     ),
+    pytest.param(ex.pod(replace(_FAILED_WORKER, finished=ex.LONG_AGO)), id="worker pod that failed long ago"),
     pytest.param(ex.node(status=None, tunnels=()), id="no tunnel is needed"),
     pytest.param(_in_aws(classes=(ex.FS_CLASS,)), id="class whose file systems are created later"),
     pytest.param(ex.made(access_points=1), id="file system with a retained access point"),

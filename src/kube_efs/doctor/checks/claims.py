@@ -14,6 +14,7 @@ from kube_efs.doctor.checks.common import (
     problem_of,
     provisioners,
     publishes_targets,
+    remedy_in,
     targets_of,
 )
 from kube_efs.doctor.checks.mentions import created_file_system
@@ -36,6 +37,11 @@ from kube_efs.model.tunnel_volumes import ROOT_CLASS, ClusterView, parse_request
 
 # As long as an attempt of the controller.
 _LONGEST_STEP: Final = timedelta(minutes=10)
+
+# The reasons of events whose text is that of an error of the controller.
+_FAILURES: Final = frozenset({"ProvisioningFailed", "NotServed"})
+_INTERNAL: Final = "internal error ("  # its remedy is the log
+_PROTECTION: Final = "kubernetes.io/pvc-protection"
 
 _PENDING = broken("claim/pending", "A claim has no volume yet.")
 _CREATING = information("claim/creating", "A file system is being created for a claim.")
@@ -124,12 +130,21 @@ def _ours(
             for pod in cluster.pods or ()
             if pod.namespace == claim.namespace and claim.name in pod.claims
         ]
+        foreign = ", ".join(name for name in one.finalizers if name != _PROTECTION)
+        remedies = ["end the pods that use it"] if users or not foreign else []
+        if foreign:
+            remedies += [
+                f"the program that set the finalizer {foreign} must remove it",
+                "remove it yourself only if that program does not exist any more",
+            ]
+        else:
+            remedies.append("it is removed when the last one has ended")
         yield Finding(
             kind=_TERMINATING,
             subject=subject,
             problem="was deleted but still exists",
             evidence=(f"finalizers {', '.join(one.finalizers)}", *(f"used by pod {pod}" for pod in users)),
-            remedy="end the pods that use it; it is removed when the last one has ended",
+            remedy="; ".join(remedies),
             commands=(_describe(one),),
         )
     elif claim.phase is ClaimPhase.PENDING and not claim.deleting:
@@ -141,10 +156,9 @@ def _pending(
 ) -> Iterator[Finding]:
     claim = one.claim
     verdict = _verdict(one, storage_class, kind, facts, cluster)
-    events = [
-        f"{event.reason}: {event.message}"
-        for event in cluster.warnings_of("PersistentVolumeClaim", claim.uid)
-    ]
+    warnings = cluster.warnings_of("PersistentVolumeClaim", claim.uid)
+    events = [f"{event.reason}: {event.message}" for event in warnings]
+    failures = [event.message for event in warnings if event.reason in _FAILURES]
     reserved = [
         f"volume {volume.volume.name} is {volume.volume.phase} and reserved for it: compare their labels"
         for volume in cluster.volumes or ()
@@ -158,14 +172,22 @@ def _pending(
     waits_for_pod = storage_class.waits_for_consumer and claim.selected_node is None
     if not verdict and not events and (waits_for_pod or not lasts(one.created, facts.now)):
         return
-    source, remedy = claim.data_source, "check its events and the controller's log"
+    source = claim.data_source
     named = [_named_volume(claim, cluster)] if claim.volume_name else []
     copied = [f"its data is a copy of {source.kind} {source.name}"] if source else []
-    if source and not events:
-        remedy = "wait until its data is copied; the events Copying of the claim report the progress"
-    if gets_file_system:
-        remedy = f"its file system takes a minute or two if nothing is wrong; {remedy}"
-    remedy = verdict.remedy if verdict and verdict.remedy else remedy
+    told = next(filter(None, (remedy_in(one) for one in failures if _INTERNAL not in one)), "")
+    if verdict and verdict.remedy:
+        remedy = verdict.remedy
+    elif told:
+        remedy = told
+    elif claim.wants_volume and not (claim.storage_provisioner or events or reserved):
+        remedy = "Kubernetes has not assigned it to a provisioner yet; is kube-controller-manager running?"
+    else:
+        remedy = "check its events and the controller's log"
+        if source and not events:
+            remedy = "wait until its data is copied; the events Copying of the claim report the progress"
+        if gets_file_system:
+            remedy = f"its file system takes a minute or two if nothing is wrong; {remedy}"
     age = f"since {shown(one.created)}" if one.created else "for an unknown time"
     yield Finding(
         kind=_PENDING,

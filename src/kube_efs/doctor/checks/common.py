@@ -220,6 +220,11 @@ def render_command(cluster: ClusterFacts) -> Command:
     return Command((*rendered, Syntax.PIPE, "kubectl", "diff", "-f", "-"))
 
 
+def remedy_in(text: str) -> str:
+    """The remedy at the end of the text of an error of kube-efs; empty without one."""
+    return text.rpartition("; ")[2] if "; " in text else ""
+
+
 def lasts(since: datetime | None, now: datetime) -> bool:
     """Whether something takes longer than usual; also if its start is not known."""
     return since is None or now - since > PATIENCE

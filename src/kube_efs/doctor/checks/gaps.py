@@ -9,21 +9,30 @@ from kube_efs.doctor.shell import command
 
 _PROBE = unchecked("doctor/not-checked", "Something could not be checked.")
 _AWS = unchecked("aws/not-checked", "AWS could not be queried, so nothing in AWS was checked.")
-_NO_ANSWER = broken("kubernetes/no-answer", "The Kubernetes API answers no request.")
+_NO_ANSWER = broken("kubernetes/no-answer", "The Kubernetes API answers no request, or denies every one.")
 
+_FORBIDDEN: Final = "answered 403"  # The credentials are valid, and their user has no permission.
 _AWS_REMEDY: Final = "give the doctor AWS credentials that may read EFS and EC2, and --region"
 _REMEDY: Final = "give the doctor the permission to read it, and run it again"
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
     if facts.cluster is not None and _is_empty(facts.cluster):
+        gaps = [one for one in facts.gaps if one.area is not Area.AWS]
+        is_denied = bool(gaps) and all(_FORBIDDEN in one.reason for one in gaps)
+        what = ", ".join(dict.fromkeys(one.what for one in gaps))
         yield Finding(
             kind=_NO_ANSWER,
             subject=FindingSubject("Kubernetes", "API"),
-            problem="answers no request",
-            evidence=tuple(dict.fromkeys(one.reason for one in facts.gaps if one.area is not Area.AWS)),
-            remedy="check the address and the credentials in the kubeconfig",
-            commands=(command("kubectl config view --minify"), command("kubectl get --raw /readyz")),
+            problem="denies every request" if is_denied else "answers no request",
+            evidence=tuple(dict.fromkeys(one.reason for one in gaps)),
+            remedy=f"give your user the permissions to read {what}"
+            if is_denied
+            else "check the address and the credentials in the kubeconfig",
+            commands=(
+                command("kubectl auth whoami" if is_denied else "kubectl config view --minify"),
+                command("kubectl get --raw /readyz"),
+            ),
         )
         return
     for gap in facts.gaps:

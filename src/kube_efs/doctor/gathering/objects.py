@@ -1,6 +1,7 @@
 """Converts objects of the Kubernetes API to facts; missing fields get their default."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -111,6 +112,7 @@ def read_pod(body: Json) -> PodFacts:
         phase=status.get("phase") or "",
         created=time_of(meta.get("creationTimestamp")),
         deleting_since=time_of(meta.get("deletionTimestamp")),
+        finished=_end(status),
         component=(meta.get("labels") or {}).get("component", ""),
         claims=(*named, *made),
         waiting=tuple(_waiting(status)),
@@ -122,6 +124,13 @@ def read_pod(body: Json) -> PodFacts:
 
 def _containers(status: Json) -> list[Json]:
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _end(status: Json) -> datetime | None:
+    states = (one.get("state") or {} for one in status.get("containerStatuses") or ())
+    ends = [time_of((one.get("terminated") or {}).get("finishedAt")) for one in states]
+    known = [one for one in ends if one is not None]
+    return max(known) if known and len(known) == len(ends) else None
 
 
 def _last_end(container: Json) -> str:
