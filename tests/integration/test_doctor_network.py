@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ _S3_FILES_BY_PATH = {
     "/mount-targets/[^/]+": "GetMountTarget",
 }
 
+_LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
@@ -92,8 +95,9 @@ class Network:
         *,
         cluster_uid: str = "",
         s3_files: FileSystemId | None = None,
+        handle: str = "",
     ) -> dict[str, Finding]:
-        """The findings by kind; a volume is on the file system of S3 Files, if there is one."""
+        """The findings by kind; a volume has the handle, or is on the file system of S3 Files."""
         attempts, nodes = Attempts(timeout_seconds=SECONDS), (self.node,)
         named = {self.system: FileSystemKind.EFS}
         aws = await gather_aws(
@@ -102,13 +106,14 @@ class Network:
             named={**named, s3_files: FileSystemKind.S3_FILES} if s3_files else named,
             nodes=nodes,
             cluster_uid=cluster_uid,
+            in_use={self.system} if handle else (),
         )
-        on_it = Volume(name="of-a-user", csi=CsiSource(handle=f"s3files:{s3_files}"))
+        on_it = Volume(name="of-a-user", csi=CsiSource(handle=handle or f"s3files:{s3_files}"))
         cluster = ClusterFacts(
             names=OPENSHIFT_EFS_STUNNEL,
             uid=cluster_uid,
             nodes=nodes,
-            volumes=(VolumeFacts(volume=on_it),) if s3_files else (),
+            volumes=(VolumeFacts(volume=on_it, created=_LONG_AGO),) if handle or s3_files else (),
         )
         found = diagnose(Facts(cluster=cluster, aws=aws, gaps=attempts.gaps))
         return {one.kind.id: one for one in found}
@@ -270,6 +275,25 @@ async def test_file_system_for_a_claim_is_unused_without_an_access_point(network
         kept = await gateway.access_points.create(request)
         assert await network.found(cluster_uid="uid-1") == {}
         await gateway.access_points.delete(kept.access_point_id)
+
+
+async def test_deleted_access_point_of_a_volume_is_found(network: Network) -> None:
+    await network.let_in(IpRanges=[{"CidrIp": "10.1.0.0/16"}])
+    async with AwsGateway(network.options) as gateway:
+        request = AccessPointRequest(
+            client_token="used",
+            file_system_id=network.system,
+            directory=Directory(parts=("used",)),
+            permissions="700",
+            user=PosixUser(uid=1, gid=1),
+            tags=(),
+        )
+        access_point = (await gateway.access_points.create(request)).access_point_id
+        handle = f"{network.system}::{access_point}"
+        assert await network.found(handle=handle) == {}
+        await gateway.access_points.delete(access_point)
+    found = await network.found(handle=handle)
+    assert {kind: one.subject.name for kind, one in found.items()} == {"access-point/missing": "of-a-user"}
 
 
 async def test_page_lists_exactly_the_permissions_in_use(network: Network) -> None:
