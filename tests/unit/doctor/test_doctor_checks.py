@@ -922,7 +922,7 @@ def _refused_mount(code: str, text: str) -> Facts:
         pytest.param(
             "pod/waiting",
             _refused_mount("InvalidArgument", "mount flags: 'notls' was refused; leave it out"),
-            "leave it out",
+            "its event says: leave it out",
             id="refused mount",
         ),
         pytest.param(
@@ -934,13 +934,13 @@ def _refused_mount(code: str, text: str) -> Facts:
         pytest.param(
             "claim/pending",
             _failing("AccessDenied; allow elasticfilesystem:CreateAccessPoint to the role of this process"),
-            "allow elasticfilesystem:CreateAccessPoint to the role of this process",
+            "its event says: allow elasticfilesystem:CreateAccessPoint to the role of this process",
             id="event with a remedy",
         ),
         pytest.param(
             "claim/pending",
             _failing("is not served; create it again", "NotServed", storage_provisioner=None),
-            "create it again",
+            "its event says: create it again",
             id="event with a remedy about an unassigned claim",
         ),
         pytest.param(

@@ -221,8 +221,11 @@ def render_command(cluster: ClusterFacts) -> Command:
 
 
 def remedy_in(text: str) -> str:
-    """The remedy at the end of the text of an error of kube-efs; empty without one."""
-    return text.rpartition("; ")[2] if "; " in text else ""
+    """The remedy at the end of the text of an event of kube-efs; empty without one.
+
+    It says where it is from: everybody who may create events in a namespace can write any text there.
+    """
+    return f"its event says: {text.rpartition('; ')[2]}" if "; " in text else ""
 
 
 def lasts(since: datetime | None, now: datetime) -> bool:
