@@ -108,7 +108,7 @@ class SharedVolumeStore:
         users: defaultdict[str, list[str]] = defaultdict(list)
         uses = 0
         async with self._lists:
-            began = loop.time()
+            began, pause = loop.time(), _LIST_AGAIN_SECONDS
             try:
                 with translated(f"pods of namespace {namespace}"):
                     async for pod in self._client.list(Pod, namespace=namespace, chunk_size=PAGE_SIZE):
@@ -117,8 +117,9 @@ class SharedVolumeStore:
                             uses += 1
                         if uses >= _MOST_USES:
                             break
+                # Not after a failure, which says nothing about the number of pods.
+                pause = max(pause, _LIST_AGAIN_TIMES * (loop.time() - began))
             finally:
-                pause = max(_LIST_AGAIN_SECONDS, _LIST_AGAIN_TIMES * (loop.time() - began))
                 loop.call_later(pause, self._users.pop, namespace, None)
         return users
 

@@ -1,11 +1,12 @@
 """The objects of a SharedVolume, and the steps to its desired state."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
-from kube_efs.model.errors import InvalidValue, KubeInvalid
+from kube_efs.model.errors import InvalidValue, KubeError, KubeInvalid
 from kube_efs.model.shared_volumes.limits import ANNOTATION, Limits
 from kube_efs.model.shared_volumes.plan import Found, Step
 from kube_efs.model.shared_volumes.shared_volume import SharedVolume, SharedVolumePhase
@@ -45,7 +46,9 @@ class SharedVolumeSteps:
             found = replace(found, refusal=await self._refusal(shared))
         # Not always, because this may list all pods of the namespace.
         if found.own_claim and found.own_claim.claim.deleting:
-            found = replace(found, users=await self._store.users(owner))
+            # For the message only, so a failure must not keep the next step.
+            with suppress(KubeError):
+                found = replace(found, users=await self._store.users(owner))
         return found
 
     async def take(self, step: Step, found: Found) -> Found | None:

@@ -93,10 +93,11 @@ def drop_lingering(served: Served, unused_ports: Collection[int]) -> Served:
 
 
 def with_running(served: Served, running: Iterable[TunnelTarget]) -> Served:
-    """Also with the targets that the processes of the node serve; where both differ, the processes are right.
+    """Also with the targets that the processes of the node serve; they are right about the ports.
 
     A target that the document does not have becomes a part of it, so that nothing closes it before the next
-    document is known. If the document has its file system or its port for something else, it lingers.
+    document is known. If the document has its file system or its port for something else, it lingers. Of one
+    that it has, the addresses stay, because only the document has their subnets.
     """
     running = tuple(running)
     ports = {one.port for one in running}
@@ -156,7 +157,8 @@ def save_served(path: Path, served: Served, *, texts: Incremental[TunnelTarget, 
         "s3_files": render_s3_files(served.document.s3_files),
         "lingering": [_render({one.file_system_id: one}, new_texts()) for one in served.lingering],
     }
-    with suppress(OSError, ValueError):
+    # TypeError: JSON that is no object, such as null.
+    with suppress(OSError, ValueError, TypeError):
         if "targets" in json.loads(path.read_bytes()):
             keep_previous(path)
     write_atomically(path, json.dumps(state))

@@ -234,7 +234,9 @@ async def find_zone_id(
         async with InstanceMetadata(settings.metadata_endpoint) as metadata:
             found = await find_stored_location(_location_path(settings), settings, metadata, client)
         if found.zone_id is not None:
-            known = _node_location(found)
+            # What only another source has stays: it may not have answered this time.
+            now = _node_location(found)
+            known = replace(now, subnets=now.subnets or known.subnets, zone=now.zone or known.zone)
             set_location(known)
 
 

@@ -97,6 +97,8 @@ class Api(SharedVolumeStore):
         return self.allowed
 
     async def users(self, owner: Owner) -> tuple[str, ...]:
+        if self.faults.get("users"):
+            raise self.faults["users"].pop(0)
         return self.used_by
 
     async def hold(self, shared: SharedVolume) -> SharedVolume:
@@ -308,6 +310,19 @@ async def test_waiting_shared_volume_is_checked_ever_less_until_something_change
         assert one.api.writes[-1] == "release"
         one.controller.gone(OWNER)
         assert not one.controller._waiting
+
+
+@pytest.mark.virtual_time
+async def test_unknown_users_of_a_claim_hold_up_no_deletion() -> None:
+    async with scene() as one:
+        one.api.shared = replace(NEW, deleting=True, finalizers=(FINALIZER,))
+        one.api.there = MarkedVolume(volume=Volume(name=OWNER.volume_name), marks=marks_of(OWNER))
+        one.api.claimed = _claim(ClaimPhase.BOUND)
+        one.api.faults["users"] = [KubeUnavailable("is down")] * 100
+        one.controller.seen(OWNER)
+        await asyncio.sleep(60)
+        assert one.api.writes[:2] == ["remove_claim", "remove_volume"]
+        assert one.status.message == "waits until claim pvc-sv1 is gone"
 
 
 @pytest.mark.virtual_time

@@ -316,7 +316,7 @@ async def test_failed_list_of_pods_is_shared_and_repeated_later(
     client_of: Callable[..., AsyncClient],
 ) -> None:
     counts = Counter(denied=1)
-    async with client_of(_lists(counts)) as client:
+    async with client_of(_lists(counts, seconds=20)) as client:
         store = SharedVolumeStore(client)
         for _ in range(2):
             with pytest.raises(KubeDenied, match="no right"):

@@ -93,6 +93,8 @@ def test_invalid_file_is_ignored_and_logged(text: str, tmp_path: Path) -> None:
     [line] = logs
     assert (line["event"], line["path"]) == ("stored-targets-ignored", str(path))
     assert line["reason"]
+    save_served(path, SERVED)
+    assert load_served(path) == SERVED
 
 
 def test_known_parts_of_another_version_are_read(tmp_path: Path) -> None:

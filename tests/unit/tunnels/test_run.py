@@ -12,7 +12,7 @@ from fake_efs.instance_metadata import InstanceMetadata as Service
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.location import LocationSource, ProcessLocation
 from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
-from kube_efs.model.errors import InvalidSetting
+from kube_efs.model.errors import AwsUnavailable, InvalidSetting
 from kube_efs.settings.loading import load
 from kube_efs.settings.tunnel import TunnelSettings
 from kube_efs.tunnels.mount_targets import NodeLocation
@@ -117,6 +117,25 @@ async def test_zone_id_is_asked_for_until_a_source_has_it(tmp_path: Path, servic
     assert set_locations == [NodeLocation(subnets=subnets, zone=HERE.zone, zone_id=HERE.zone_id)]
     path = tmp_path / "stunnel.place.json"
     assert json.loads(path.read_text())["zone_id"] == "use1-az1"
+
+
+async def test_zone_id_that_comes_later_leaves_the_known_subnets(
+    tmp_path: Path, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def subnets(_: InstanceMetadata) -> tuple[SubnetId, ...]:
+        raise AwsUnavailable("was not answered")
+
+    async def sleep(_: float) -> None:
+        assert set_locations == []
+
+    monkeypatch.setattr(InstanceMetadata, "subnets", subnets)
+    settings = TunnelSettings(
+        node_name="node-1", metadata_endpoint=service.url, state_dir=tmp_path / "missing"
+    )
+    set_locations = list[NodeLocation]()
+    known = NodeLocation(subnets=frozenset(HERE.subnets), zone=HERE.zone)
+    await find_zone_id(known, set_locations.append, settings, None, sleep=sleep)
+    assert set_locations == [replace(known, zone_id=HERE.zone_id)]
 
 
 @pytest.mark.parametrize(
