@@ -346,34 +346,20 @@ class NodeVolumes:
         self._unchecked.discard(mount.target)
 
     async def _check_connection(self, mount: NodeMount, tunnel: _Tunnel) -> None:
-        """Raise MountFailed if the mount would show another access point, or have the identity of others.
+        """Raise MountFailed if EFS would check another identity than that of the tunnel for the mount.
 
-        If EFS presents one server to two tunnels, the kernel uses the connection of the first for both. It
-        then also gives the mount the root of the first access point. For identities of the node with one
-        access point, that is as with efs-utils. For those of pods, it would let a pod use the permissions of
-        another one.
+        If EFS presents one server to two tunnels, the kernel uses the connection of the first for both. For
+        identities of the node, that is as with efs-utils. For those of pods, it would let a pod use the
+        permissions of another one.
         """
         ports = await asyncio.to_thread(nfs_client_ports)
         if ports is None or tunnel.port in ports:
             return
         if not isinstance(tunnel.spec.iam, ServiceAccountIdentity):
-            connected = [
-                one.spec
-                for one in await self._tunnels.tunnels()
-                if one.spec and one.port in ports and one.spec.file_system_id == tunnel.spec.file_system_id
-            ]
-            if not any(isinstance(one.iam, ServiceAccountIdentity) for one in connected):
-                # The kernel does not say which of several connections the mount uses.
-                points = {one.access_point_id for one in connected}
-                if not points or tunnel.spec.access_point_id in points:
-                    return
-                raise MountFailed(
-                    "would use the connection of another access point, because the kernel regards both as one"
-                    " server",
-                    field="volume",
-                    value=mount.volume_id,
-                    remedy="run the pods of the two volumes on different nodes",
-                )
+            connected = [one.spec for one in await self._tunnels.tunnels() if one.spec and one.port in ports]
+            of_pods = (one for one in connected if isinstance(one.iam, ServiceAccountIdentity))
+            if all(one.file_system_id != tunnel.spec.file_system_id for one in of_pods):
+                return
         raise MountFailed(
             "would use the connection of another identity, because the kernel regards both as one server",
             field="volume",

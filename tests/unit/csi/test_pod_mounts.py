@@ -11,7 +11,7 @@ from lightkube import AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ServiceAccount
 from lightkube.types import PatchType
-from tests.unit.csi.node_world import BY_ZONE_ID, FS, HERE, IN_ZONE_2, OTHER_FS, WITHOUT_ZONE_ID, World
+from tests.unit.csi.node_world import BY_ZONE_ID, FS, HERE, IN_ZONE_2, WITHOUT_ZONE_ID, World
 from tests.unit.csi.tokens import ROLE, pod_token, token_context
 
 from kube_efs.aws.credential_sources import ServiceAccountIdentity
@@ -385,56 +385,4 @@ async def test_mounts_of_the_node_share_a_connection_also_after_a_pod_has_signed
     # The pod ends; the agent closes its tunnel some minutes later. The only client is the node's.
     await node.volumes.unpublish(one.mount, timeout_seconds=60)
     servers(22001)
-    await node.publish(node.world.wanted("three", one_pod=False, flags=("iam",)))
-
-
-POINT, OTHER_POINT = f"{FS}::fsap-00000000000000001", f"{FS}::fsap-00000000000000002"
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        pytest.param(POINT, OTHER_POINT, id="another access point"),
-        pytest.param(FS, POINT, id="the whole file system"),
-        pytest.param(POINT, FS, id="an access point instead of the whole"),
-    ],
-)
-async def test_mount_through_the_connection_of_another_access_point_is_refused(
-    node: Node, servers: Servers, first: str, second: str
-) -> None:
-    await node.publish(node.world.wanted("one", first, one_pod=False))
-    mounts, holders = node.mounts, node.world.holders
-    # The kernel lists the port of the first tunnel only, and its mount would show the data of the first.
-    with pytest.raises(MountFailed, match="connection of another access point") as caught:
-        await node.publish(node.world.wanted("two", second, one_pod=False))
-    assert code_of(caught.value) is StatusCode.INTERNAL  # it is unmounted
-    assert (node.mounts, node.world.holders) == (mounts, holders)
-    servers(22000, 22001)
-    await node.publish(node.world.wanted("two", second, one_pod=False))
-
-
-async def test_ordinary_mounts_of_access_points_are_not_refused(node: Node, servers: Servers) -> None:
-    wanted = node.world.wanted
-    one = wanted("one", POINT, one_pod=False)
-    await node.publish(one)
-    # Another volume in the same access point, and the same one with another identity on its connection.
-    await node.publish(wanted("two", f"{FS}:/data:fsap-00000000000000001", one_pod=False))
-    await node.publish(wanted("three", POINT, one_pod=False, flags=("iam",)))
-    # Tunnels of other access points and of the whole file system have their own connections.
-    servers(22000, 22002)
-    await node.publish(wanted("four", OTHER_POINT, one_pod=False))
-    servers(22000, 22002, 22003)
-    for path in ("", ":/a", ":/a/b"):
-        await node.publish(wanted(f"whole{path.replace('/', '-')}", f"{FS}{path}", one_pod=False))
-    # One of several connections has the access point, and the kernel does not say which the mount uses.
-    await node.publish(wanted("five", OTHER_POINT, one_pod=False, flags=("iam",)))
-    # Other file systems, and connections that are not those of tunnels on demand, say nothing.
-    servers(22000, 20490)
-    await node.publish(wanted("six", f"{OTHER_FS}::fsap-00000000000000003", one_pod=False))
-    # What is mounted stays: the connections of the others change nothing, also for a restarted driver.
-    mounts = node.mounts
-    for driver in (node, Node(node.world, node.world.volumes())):
-        servers(22003)
-        await driver.volumes.publish(one, timeout_seconds=60)
-    assert node.mounts == mounts
-    assert len(mounts) == 9
+    await node.publish(node.world.wanted("three", f"{FS}::fsap-0123456789abcdef0", one_pod=False))
