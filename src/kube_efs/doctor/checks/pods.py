@@ -28,11 +28,11 @@ def _check(facts: Facts) -> Iterator[Finding]:
     cluster = facts.cluster
     if cluster is None or cluster.pods is None:
         return
-    volumes = (one.volume for one in cluster.volumes or ())
+    volumes, targets = (one.volume for one in cluster.volumes or ()), targets_of(cluster)
     ours = {
         (one.claim.namespace, one.claim.name)
         for one in volumes
-        if one.claim is not None and is_our_volume(one, targets_of(cluster))
+        if one.claim is not None and is_our_volume(one, targets)
     }
     for pod in cluster.pods:
         if pod.component == WORKER_LABELS["component"] and pod.namespace == cluster.namespace:

@@ -93,10 +93,10 @@ class Service:
     def serve(self, client: socket.socket, problem: str) -> None:
         """Carry the connection until its end; refuse it if there is a problem."""
         reason = problem or "internal error; the log of the relay has the details"
-        # Also the end of this process resets it. The listener must not have this option, which connections
-        # inherit: a relay of version 0.2.0 that shares the listener would lose the last data of regular ends.
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         try:
+            # Also the end of this process resets it. The listener must not have this option, which its
+            # connections inherit: a relay of version 0.2.0 that shares it would lose data of regular ends.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             if not problem:
                 reason = self._carry(client)
         except ConnectFailed as error:

@@ -6,7 +6,7 @@ so the connections of a node use all its processors. An event loop was rejected:
 one processor.
 
 From the socket of the mount target, splice returns only the data of intact TLS records. Everything else ends
-the connection:
+the connection, except a session ticket:
 
 * EBADMSG: a record that was changed on its way.
 * EINVAL: a record that is not data. ``recvmsg`` returns it with its type. A session ticket in one record,
