@@ -42,6 +42,7 @@ USER = 65532
 # Of a person's shell, not of a pod.
 _NOT_HANDED_ON = frozenset({"HOME", "LANG", "PATH", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "TMPDIR"})
 _LARGEST_BYTES = 260_000_000
+_RELAY_BYTES = 15_000_000
 # A line for each thing that has no business in the image.
 _UNWANTED = """
 for program in cc gcc g++ ld make pip pip3 git curl wget; do command -v $program; done
@@ -62,6 +63,16 @@ for path in sorted(packages.rglob("*.so")):
     if path.parent.suffix != ".libs":
         name = ".".join([*path.relative_to(packages).parent.parts, path.name.split(".")[0]])
         print(importlib.import_module(name).__name__)
+"""
+# A line for each module without a compiled file, or with one that depends on file times (PEP 552), which the
+# build changes. Processes cannot write, so each would compile such modules at each start.
+_WITHOUT_COMPILED = """
+import importlib.util, pathlib, sys
+for directory in (pathlib.Path(part) for part in sys.path[1:]):
+    for path in directory.rglob("*.py"):
+        compiled = pathlib.Path(importlib.util.cache_from_source(path))
+        if path.exists() and not (compiled.exists() and compiled.read_bytes()[4:8] == bytes([1, 0, 0, 0])):
+            print(path)
 """
 
 
@@ -113,6 +124,10 @@ async def test_image_has_the_same_authorities_under_the_names_of_their_hashes() 
     assert in_directory == in_file
     assert len(pairs) == 5
     assert all(pair.split()[0] == Path(pair.split()[1]).name for pair in pairs)
+
+
+async def test_no_process_compiles_modules() -> None:
+    assert await output_of(IMAGE, "-c", _WITHOUT_COMPILED, entry_point="/opt/kube-efs/bin/python") == ""
 
 
 async def test_compiled_modules_can_be_imported() -> None:
@@ -333,6 +348,23 @@ async def test_stunnel_continues_when_the_agent_is_killed(cluster: EmbeddedClust
     await _ready(cluster.tunnel, Container(_name("tunnel")))
     await steps.tunnel_up(cluster, file_system)
     assert await asyncio.to_thread(_stunnels, first) == before
+
+
+async def test_share_of_the_relay_in_memory_fits_its_budget(cluster: EmbeddedCluster) -> None:
+    socket = str(Path(cluster.tunnel._environment["KUBE_EFS_TUNNEL_SOCKET"]).with_name("relay.sock"))
+    relaying = ("/opt/kube-efs/bin/python", "-m", "kube_efs.tunnels.relay.process", socket)
+    await podman("exec", "--detach", _name("tunnel"), *relaying)
+
+    async def look() -> psutil.Process | None:
+        found = (one for one in psutil.process_iter() if one.uids().real == USER and socket in one.cmdline())
+        return next(found, None) if await asyncio.to_thread(Path(socket).exists) else None
+
+    relay = await steps.eventually(look, what="the relay listens")
+    # It shares the pages of Python and OpenSSL with the agent.
+    share = relay.memory_full_info().pss
+    relay.terminate()
+    await asyncio.to_thread(relay.wait, 10)
+    assert share < _RELAY_BYTES
 
 
 def _stunnels(first: psutil.Process) -> list[int]:
