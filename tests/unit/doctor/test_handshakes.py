@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tests.unit.plain_certificates import make_strict, plain_certificates
 
 from kube_efs.doctor.gathering.handshakes import check_ca_files, shake_hands
 from kube_efs.doctor.node_facts import CaFile, ConfiguredTunnel, Handshake, HandshakeOutcome
@@ -75,6 +76,16 @@ async def test_handshake_with_a_healthy_mount_target_succeeds(tmp_path: Path) ->
     certificate = _issue(tmp_path, NAME)
     async with _server(certificate) as port:
         found = await _handshake(port, certificate)
+    assert found == Handshake(address="127.0.0.1", outcome=HandshakeOutcome.DONE)
+
+
+async def test_authority_needs_no_extensions_that_stunnel_does_not_require(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates = plain_certificates(tmp_path, x509.DNSName(NAME))
+    async with _server(certificates.server) as port:
+        make_strict(monkeypatch, ssl, "create_default_context")
+        found = await _handshake(port, certificates.authority)
     assert found == Handshake(address="127.0.0.1", outcome=HandshakeOutcome.DONE)
 
 

@@ -1,15 +1,20 @@
+import ipaddress
 import json
 import os
+import ssl
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from aiohttp import web
+from cryptography import x509
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.resources.core_v1 import ConfigMap, Namespace
+from tests.unit.plain_certificates import make_strict, plain_certificates
 
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.errors import translated
@@ -131,17 +136,25 @@ class Server:
         return web.json_response({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "x"}})
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
+@asynccontextmanager
+async def serving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     server = Server()
     runner = web.ServerRunner(web.Server(server.answer))
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     host, port = runner.addresses[0]
-    server.url = f"http://{host}:{port}"
-    yield server
-    await runner.cleanup()
+    server.url = f"{'https' if tls else 'http'}://{host}:{port}"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    async with serving() as server:
+        yield server
 
 
 async def ask(file: Path, times: int = 1) -> None:
@@ -202,6 +215,19 @@ async def test_server_has_the_certificate_of_its_tls_name(cluster: SingleConfig,
     with pytest.raises(KubeUnavailable, match="certificate"), translated("x"):
         async with connect(load_config(named("other.example")), patience_seconds=0) as client:
             await client.get(Namespace, "default")
+
+
+async def test_authority_needs_no_extensions_that_kubectl_does_not_require(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Python 3.13, as in the image, no process could reach the API server of many EKS clusters."""
+    certificates = plain_certificates(tmp_path, x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificates.server)
+    make_strict(monkeypatch, ssl, "create_default_context")
+    async with serving(tls) as server:
+        await ask(config_of(server, tmp_path, **{"certificate-authority": str(certificates.authority)}))
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("proxy", ["socks5://name:word@127.0.0.1:1", "name:word@127.0.0.1:1"])

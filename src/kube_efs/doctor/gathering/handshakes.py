@@ -32,7 +32,9 @@ def _problem(path: Path) -> str:
 
 
 def _context(ca_file: Path) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(ca_file))
+    # Since Python 3.13, the default context requires extensions that stunnel does not require.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(str(ca_file))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
