@@ -21,6 +21,7 @@ from tests.integration.efs_provisioner import (
     site_on,
 )
 
+from kube_efs.operator.manifests import load_asset
 from kube_efs.settings.base import own_image
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.settings.fields import variables
@@ -76,6 +77,13 @@ def test_deployment_runs_this_version_with_its_settings() -> None:
     known = {one.name for one in variables(ControllerSettings).values()}
     given = {one["name"] for one in container["env"]}
     assert given - known == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+
+
+def test_process_has_as_long_to_start_as_the_controller_of_an_installation() -> None:
+    """Otherwise the liveness probe would kill it on a busy node after half a minute, again and again."""
+    [controller] = load_asset("controller")
+    [usual] = controller["spec"]["template"]["spec"]["containers"]
+    assert _container("deployment")["startupProbe"] == usual["startupProbe"]
 
 
 def test_config_map_and_secret_have_the_keys_of_efs_provisioner() -> None:
