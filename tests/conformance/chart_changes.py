@@ -248,6 +248,21 @@ CHANGES: Mapping[str, Change] = {
             f"{TUNNEL}.spec.updateStrategy.rollingUpdate.maxUnavailable": None,
         },
     ),
+    "tunnel.volumes": Change(
+        value=[{"name": "authorities", "configMap": {"name": "authorities"}}],
+        gives={
+            f"{TUNNEL}.{POD}.volumes.3.name": "authorities",
+            f"{TUNNEL}.{POD}.volumes.3.configMap.name": "authorities",
+        },
+        base=CSI,
+    ),
+    "tunnel.volumeMounts": Change(
+        value=[{"name": "authorities", "mountPath": "/authorities"}],
+        gives={
+            f"{TUNNEL}.{POD}.containers.0.volumeMounts.1.name": "authorities",
+            f"{TUNNEL}.{POD}.containers.0.volumeMounts.1.mountPath": "/authorities",
+        },
+    ),
     **_of_workload("controller", MANAGER, NAMES.controller_account, {}),
     **_of_workload("tunnel", TUNNEL, NAMES.tunnel_account, {}),
     **_of_workload("node", NODE, NAMES.node_account, CSI),

@@ -106,6 +106,19 @@ def chart_values() -> tuple[Value, ...]:
             " `rollingUpdate: null`, a pod is replaced only after you delete it",
             schema=OBJECT,
         ),
+        Value(
+            path="tunnel.volumes",
+            default=[],
+            meaning="Additional volumes of the pods of the tunnel agent, for example with the file of"
+            " `KUBE_EFS_CA_FILE`",
+            schema=OBJECTS,
+        ),
+        Value(
+            path="tunnel.volumeMounts",
+            default=[],
+            meaning="Where the tunnel agent mounts them",
+            schema=OBJECTS,
+        ),
         *workloads,
         Value(
             path="monitoring.enabled",

@@ -104,10 +104,10 @@ def _of_the_driver(name: str, usual: Any) -> Mapping[str, Any]:  # noqa: ANN401 
                 usual=nodes,
             ),
         }
+    fields["volumes"] = [*usual["volumes"], _items_of(f"$.Values.{name}.volumes")]
     if name == "tunnel":
         return fields
     fields["priorityClassName"] = Expression(f"{values}.priorityClassName")
-    fields["volumes"] = [*usual["volumes"], _items_of(f"{values}.volumes")]
     if name == "node":
         fields["securityContext"] = optional(f"{values}.securityContext")
         return fields
@@ -160,6 +160,7 @@ def _container(container: Any, name: str) -> Any:  # noqa: ANN401 - any JSON
         **_pulled(container),
         "env": [*own, variables],
         "resources": Expression(f"{values}.resources"),
+        "volumeMounts": [*container["volumeMounts"], _items_of(f"{values}.volumeMounts")],
     }
     if name == "tunnel":
         return changed
@@ -171,7 +172,6 @@ def _container(container: Any, name: str) -> Any:  # noqa: ANN401 - any JSON
         given = f"{values}.{probe}"
         text = f'include "kube-efs.probe" (list {given} {json.dumps(host)}) | fromJson'
         changed[probe] = Override(text, when=given, usual=container[probe])
-    changed["volumeMounts"] = [*container["volumeMounts"], _items_of(f"{values}.volumeMounts")]
     if name == "controller":
         changed["securityContext"] = _unless_root(
             f"{values}.containerSecurityContext", _ROOT_CONTAINER, container["securityContext"]
