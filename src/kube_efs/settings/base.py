@@ -80,7 +80,7 @@ class CommonSettings(Environment):
     health_host: str = setting(
         "KUBE_EFS_HEALTH_HOST",
         "0.0.0.0",  # noqa: S104 — the kubelet and Prometheus connect from outside of the pod
-        "Address that serves `/healthz`, `/readyz` and `/metrics`.",
+        "Address that serves `/healthz`, `/readyz` and `/metrics`; `0.0.0.0` is every address, also of IPv6.",
         read=str,
         accepts="an address of this host",
     )

@@ -1,5 +1,6 @@
 """An HTTP server on an address of this host, while a context is open."""
 
+import socket
 import ssl
 from types import TracebackType
 from typing import Final, Self
@@ -10,11 +11,14 @@ from kube_efs.model.errors import InvalidSetting
 
 # A request that hangs must not delay the end of the process; SIGTERM leaves 5 s for everything.
 _SHUTDOWN_SECONDS: Final = 1.0
+_ALL_OF_IPV4: Final = "0.0.0.0"  # noqa: S104 - settings choose it
+_ALL_OF_IPV6: Final = "::"
 
 
 class HttpServer:
     """Serves an application while its context is open; use as ``async with``.
 
+    ``0.0.0.0`` is every address, also of IPv6: the kubelet probes the pods of a cluster with IPv6 there.
     Port 0 selects a free port, which ``port`` then contains. If the address cannot be bound, opening raises
     InvalidSetting about ``field``, the setting with the address.
     """
@@ -36,7 +40,9 @@ class HttpServer:
     async def __aenter__(self) -> Self:
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls).start()
+            await self._listen(self._host)
+            if self._host == _ALL_OF_IPV4 and _has_ipv6():
+                await self._listen(_ALL_OF_IPV6)
         except OSError as error:
             await self._runner.cleanup()
             raise InvalidSetting(
@@ -54,3 +60,16 @@ class HttpServer:
         _traceback: TracebackType | None,
     ) -> None:
         await self._runner.cleanup()
+
+    async def _listen(self, host: str) -> None:
+        await web.TCPSite(self._runner, host, self.port, ssl_context=self._tls).start()
+
+
+def _has_ipv6() -> bool:
+    """Whether this kernel has IPv6, and it is not off."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as tried:
+            tried.bind((_ALL_OF_IPV6, 0))
+    except OSError:
+        return False
+    return True

@@ -1,15 +1,17 @@
+import errno
 import socket
 
 import aiohttp
 import pytest
 
 from kube_efs.model.errors import InvalidSetting
+from kube_efs.telemetry import serving
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat, combine
 from kube_efs.telemetry.metrics import ControllerMetrics, new_registry
 
 
-async def get(server: HealthServer, path: str) -> tuple[int, str]:
-    url = f"http://127.0.0.1:{server.port}{path}"
+async def get(server: HealthServer, path: str, *, host: str = "127.0.0.1") -> tuple[int, str]:
+    url = f"http://{host}:{server.port}{path}"
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         return response.status, await response.text()
 
@@ -20,6 +22,30 @@ async def test_healthy_process_answers_200_on_a_free_port() -> None:
         assert await get(server, "/healthz") == (200, '{"ok": true, "reasons": []}')
         assert await get(server, "/readyz") == (200, '{"ok": true, "reasons": []}')
         assert (await get(server, "/other"))[0] == 404
+
+
+@pytest.mark.skipif(not serving._has_ipv6(), reason="this machine has no IPv6")
+async def test_every_address_is_also_one_of_ipv6() -> None:
+    """Otherwise, the kubelet of a cluster with IPv6 kills the controller and the operator again and again."""
+    async with HealthServer("0.0.0.0", 0, new_registry()) as server:
+        for host in ("127.0.0.1", "[::1]"):
+            assert (await get(server, "/healthz", host=host))[0] == 200
+    async with HealthServer("127.0.0.1", 0, new_registry()) as server:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await get(server, "/healthz", host="[::1]")
+
+
+async def test_kernel_without_ipv6_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = socket.socket
+
+    def refuse(family: int = -1, *others: int, **named: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return create(family, *others, **named)
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    async with HealthServer("0.0.0.0", 0, new_registry()) as server:
+        assert (await get(server, "/healthz"))[0] == 200
 
 
 async def test_failing_process_answers_503_with_the_reasons() -> None:
