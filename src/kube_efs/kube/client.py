@@ -2,6 +2,8 @@
 
 import os
 import ssl
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from urllib.request import getproxies, proxy_bypass
 
@@ -96,9 +98,25 @@ def _proxy(cluster: Cluster) -> str | None:
                 remedy="use http://host:port, or kubectl proxy",
             )
         return cluster.proxy_url
-    server = httpx2.URL(cluster.server)
-    if proxy_bypass(server.host):
+    server, proxies = httpx2.URL(cluster.server), getproxies()
+    if proxy_bypass(server.host) or _is_in_network(server.host, proxies.get("no", "")):
         return None
-    proxies = getproxies()
     found = proxies.get(server.scheme) or proxies.get("all") or ""
     return f"http://{found}" if found and "://" not in found else found or None
+
+
+def _is_in_network(host: str, excluded: str) -> bool:
+    """Whether ``NO_PROXY`` has a network with that address.
+
+    Python reads only names and single addresses there. But clusters name the network of their Services, with
+    the API server in it, and Go reads that.
+    """
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    for entry in excluded.split(","):
+        with suppress(ValueError):
+            if address in ip_network(entry.strip(), strict=False):
+                return True
+    return False

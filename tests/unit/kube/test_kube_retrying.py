@@ -165,6 +165,14 @@ async def proxy() -> AsyncIterator[str]:
         pytest.param({"HTTP_PROXY": "{}"}, "through-proxy", id="HTTP_PROXY without a scheme"),
         pytest.param({"ALL_PROXY": "http://{}"}, "through-proxy", id="ALL_PROXY"),
         pytest.param({"HTTP_PROXY": "http://{}", "NO_PROXY": "a,127.0.0.1"}, None, id="excluded by NO_PROXY"),
+        pytest.param(
+            {"HTTP_PROXY": "http://{}", "NO_PROXY": ".svc, 127.0.0.0/16,x/8"}, None, id="excluded network"
+        ),
+        pytest.param(
+            {"HTTP_PROXY": "http://{}", "NO_PROXY": "172.30.0.0/16,::/0"},
+            "through-proxy",
+            id="other networks",
+        ),
         pytest.param({"HTTPS_PROXY": "http://{}"}, None, id="HTTPS_PROXY"),
     ],
 )
