@@ -101,6 +101,12 @@ async def test_image_has_labels_user_and_limited_size() -> None:
     assert found["Architecture"] == (ARCHITECTURE or found["Architecture"])
 
 
+async def test_group_of_the_user_is_the_one_that_manifests_name() -> None:
+    """A pod with ``runAsUser`` and without ``runAsGroup`` has the group of the user in the image."""
+    output = await output_of(IMAGE, "-c", "id kube-efs", entry_point="/bin/sh")
+    assert output == f"uid={USER}(kube-efs) gid={USER}(kube-efs) groups={USER}(kube-efs)\n"
+
+
 async def test_image_contains_no_unneeded_files() -> None:
     assert await output_of(IMAGE, "-c", _UNWANTED, entry_point="/bin/sh") == ""
 
