@@ -86,6 +86,10 @@ def test_process_has_as_long_to_start_as_the_controller_of_an_installation() -> 
     assert _container("deployment")["startupProbe"] == usual["startupProbe"]
 
 
+def test_variables_of_services_are_no_settings() -> None:
+    assert _deployment("deployment")["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
 def test_config_map_and_secret_have_the_keys_of_efs_provisioner() -> None:
     [config_map] = _documents("configmap")
     references = [one["valueFrom"] for one in _container("deployment")["env"] if "valueFrom" in one]

@@ -161,6 +161,13 @@ def test_probes_use_the_health_port(
     assert [(one["path"], one["port"]) for one in probes] == [("/healthz", "health"), ("/readyz", "health")]
 
 
+@pytest.mark.parametrize("workload", [NAMES.controller, NAMES.tunnel, NAMES.node])
+@pytest.mark.parametrize("platform", Platform)
+def test_variables_of_services_are_no_settings(platform: Platform, workload: str) -> None:
+    """A Service ``kube-efs-metrics`` would otherwise give each pod an invalid ``KUBE_EFS_METRICS_PORT``."""
+    assert _workload(platform, workload)["enableServiceLinks"] is False
+
+
 @pytest.mark.parametrize(("workload", "command", "settings"), PROCESSES)
 def test_process_has_five_minutes_to_start(workload: str, command: str, settings: type[object]) -> None:
     """Otherwise the liveness probe would kill the processes of a busy node in a loop."""
