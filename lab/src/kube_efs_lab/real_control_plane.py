@@ -10,7 +10,6 @@ import contextlib
 import os
 import secrets
 import socket
-import ssl
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from lightkube import AsyncClient
 
 from fake_efs.process import ChildProcess
 from kube_efs.kube.client import connect, load_config
+from tiny_ca.authority import trusting
 from tinykube.api.credentials import make_identity, render_kubeconfig, write_kubeconfig
 
 _HOST = "127.0.0.1"
@@ -179,10 +179,9 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
     async def _start(self) -> None:
         self._write_credentials()
         self._write_kubeconfig(self.admin_kubeconfig, self._admin_token)
-        trust = ssl.create_default_context(cadata=self._identity.ca_pem.decode())
         self._session = await self._stack.enter_async_context(
             aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=trust),
+                connector=aiohttp.TCPConnector(ssl=trusting(self._identity.ca_pem.decode())),
                 headers={"Authorization": f"Bearer {self._admin_token}"},
                 timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS),
                 raise_for_status=True,

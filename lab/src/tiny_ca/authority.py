@@ -1,6 +1,11 @@
-"""Certificate authorities, created at every start, and what they issue."""
+"""Certificate authorities, created at every start, and what they issue.
+
+The certificates have no key identifiers, like those of many clusters. Contexts that Python 3.13 creates by
+default require them, so what uses such a context here does not work there either.
+"""
 
 import ipaddress
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -60,7 +65,6 @@ class Authority:
         """A certificate for these names and addresses; its common name is the first, if it fits."""
         usage = ExtendedKeyUsageOID.CLIENT_AUTH if of_client else ExtendedKeyUsageOID.SERVER_AUTH
         key = ec.generate_private_key(ec.SECP256R1())
-        issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.private_key.public_key())
         builder = (
             _builder(_subject(names[0]), self.certificate.subject, key)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -69,9 +73,15 @@ class Authority:
             .add_extension(
                 x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False
             )
-            .add_extension(issuer_key, critical=False)
         )
         return ServerCertificate(certificate=builder.sign(self.private_key, hashes.SHA256()), private_key=key)
+
+
+def trusting(pem: str) -> ssl.SSLContext:
+    """The context of a client that trusts this authority only, or these ones."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=pem)
+    return context
 
 
 def _alternative(name: str) -> x509.GeneralName:
@@ -97,7 +107,6 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _VALID_BEFORE)
         .not_valid_after(now + _VALID_AFTER)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import ssl
 import stat
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -37,6 +36,7 @@ from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.tunnels.on_demand import certificate as certificates
 from kube_efs.tunnels.on_demand.certificate import CertificateSubject, ClientKey, make_certificate
 from kube_efs_lab.aws import aws_options
+from tiny_ca.authority import trusting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -144,7 +144,7 @@ class Laboratory:
 
     @asynccontextmanager
     async def connection(self, certificate: Path | None) -> AsyncIterator[Streams]:
-        context = ssl.create_default_context(cafile=str(self.efs.ca_file))
+        context = trusting(self.efs.ca_file.read_text())
         if certificate is not None:
             context.load_cert_chain(certificate)
         name = dns_name(self.file_system, REGION, kind=self.kind)

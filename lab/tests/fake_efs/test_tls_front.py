@@ -20,7 +20,7 @@ from fake_efs.client_certificate import ClientCertificate
 from fake_efs.errors import InvalidValue
 from fake_efs.service import LoopbackRange
 from fake_efs.tls_front import NFS_PORT, Condition, TlsFront, server_context
-from tiny_ca.authority import Authority
+from tiny_ca.authority import Authority, trusting
 
 NAME = "fs-01234567.efs.us-east-1.amazonaws.com"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -39,7 +39,7 @@ class Laboratory:
         await self.backend(reader, writer)
 
     def context(self, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
-        context = ssl.create_default_context(cadata=self.authority.pem)
+        context = trusting(self.authority.pem)
         context.minimum_version = context.maximum_version = version
         return context
 
@@ -223,7 +223,7 @@ async def test_the_clients_certificate_decides(
 async def test_a_client_that_does_not_trust_the_server_sends_nothing(laboratory: Laboratory) -> None:
     for context, name in (
         (laboratory.context(), "fs-99999999.efs.us-east-1.amazonaws.com"),
-        (ssl.create_default_context(cadata=Authority.create().pem), NAME),
+        (trusting(Authority.create().pem), NAME),
     ):
         with pytest.raises(ssl.SSLCertVerificationError):
             await laboratory.connect(context, name)

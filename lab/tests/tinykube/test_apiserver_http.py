@@ -3,13 +3,13 @@
 import asyncio
 import io
 import json
-import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pytest
 
+from tiny_ca.authority import trusting
 from tinykube.api import ApiServer
 
 DEADLINE_SECONDS = 10.0
@@ -25,7 +25,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def http(server: ApiServer) -> AsyncIterator[aiohttp.ClientSession]:
-    context = ssl.create_default_context(cadata=server.ca_pem.decode())
+    context = trusting(server.ca_pem.decode())
     async with aiohttp.ClientSession(
         server.url,
         headers={"Authorization": f"Bearer {server.token}"},

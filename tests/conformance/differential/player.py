@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from typing import Any, TypeAlias
 
 import aiohttp
 import yaml
+
+from tiny_ca.authority import trusting
 
 Json: TypeAlias = dict[str, Any]
 
@@ -77,7 +78,7 @@ class Server:
         authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
         headers = {"Authorization": f"Bearer {user['token']}", "User-Agent": "differential/1"}
         async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authority)),
+            connector=aiohttp.TCPConnector(ssl=trusting(authority)),
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS),
         ) as session:

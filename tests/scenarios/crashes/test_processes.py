@@ -1,7 +1,6 @@
 """The end of the processes, their HTTP endpoints, and what they leave behind."""
 
 import asyncio
-import ssl
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.scenarios.steps import Cluster
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import root_name
 from kube_efs_lab.program import Program
-from tiny_ca.authority import Authority
+from tiny_ca.authority import Authority, trusting
 from tinykube.ports import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -42,7 +41,7 @@ async def test_controller_serves_its_metrics_over_tls(cluster: Cluster, tmp_path
         (tmp_path / name).write_bytes(pem)
     settings = {"KUBE_EFS_METRICS_CERTIFICATE_FOLDER": str(tmp_path), "KUBE_EFS_METRICS_PORT": str(port)}
     standby = cluster.controller.replica(tmp_path / "standby.log", {**settings, "POD_NAME": "standby"})
-    context = ssl.create_default_context(cadata=authority.pem)
+    context = trusting(authority.pem)
 
     async def look() -> str:
         async with aiohttp.ClientSession() as session:
@@ -68,6 +67,9 @@ async def test_process_ends_in_order_on_a_signal(cluster: Cluster, name: str) ->
 
 
 async def test_lease_is_released_by_an_orderly_end(cluster: Cluster) -> None:
+    # While a volume is being created, a controller keeps the Lease. The root claims come with the cluster.
+    for file_system in cluster.file_system_ids:
+        await steps.bound_volume(cluster.client, cluster.namespace, root_name(file_system))
     await cluster.controller.stop()
     lease = await cluster.client.get(Lease, "kube-efs-controller", namespace=cluster.namespace)
     await cluster.controller.start()

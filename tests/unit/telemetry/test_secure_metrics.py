@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.telemetry.secure_metrics import SecureMetrics, TlsTerms
-from tiny_ca.authority import Authority
+from tiny_ca.authority import Authority, trusting
 
 NAME = "aws-efs-csi-driver-controller-metrics.storage.svc"
 
@@ -35,7 +35,7 @@ async def serving(folder: Path, terms: TlsTerms | None = None) -> AsyncIterator[
 
 async def ask(server: SecureMetrics, authority: Authority, path: str = "/metrics") -> tuple[int, str]:
     """The status and text of a request that trusts this authority; raises ClientError."""
-    context = ssl.create_default_context(cadata=authority.pem)
+    context = trusting(authority.pem)
     url = f"https://127.0.0.1:{server.port}{path}"
     async with (
         aiohttp.ClientSession() as session,
@@ -115,7 +115,7 @@ async def shake_hands(
     server: SecureMetrics, authority: Authority, version: ssl.TLSVersion
 ) -> tuple[str, str]:
     """The negotiated version and cipher for a client with one version; empty without a connection."""
-    context = ssl.create_default_context(cadata=authority.pem)
+    context = trusting(authority.pem)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of what must not be spoken
         context.minimum_version = context.maximum_version = version
