@@ -67,9 +67,14 @@ async def test_process_ends_in_order_on_a_signal(cluster: Cluster, name: str) ->
 
 
 async def test_lease_is_released_by_an_orderly_end(cluster: Cluster) -> None:
-    # While a volume is being created, a controller keeps the Lease. The root claims come with the cluster.
-    for file_system in cluster.file_system_ids:
-        await steps.bound_volume(cluster.client, cluster.namespace, root_name(file_system))
+    client, namespace = cluster.client, await steps.new_namespace(cluster.client)
+    storage_class = await steps.new_class(client, default_file_system_id="auto")
+    await client.create(steps.claim(namespace, "data", storage_class, {"volume_name": "data"}))
+    volume = await steps.bound_volume(client, namespace, "data")
+    await client.delete(PersistentVolumeClaim, "data", namespace=namespace)
+    # The controller keeps the Lease until its watch has shown it each volume that it created. It removes this
+    # one, so it has seen it, and those of the root claims before.
+    await steps.gone(client, volume.name)
     await cluster.controller.stop()
     lease = await cluster.client.get(Lease, "kube-efs-controller", namespace=cluster.namespace)
     await cluster.controller.start()
