@@ -11,6 +11,8 @@ from kube_efs.controllers import queue as queue_module
 from kube_efs.controllers.queue import WorkQueue
 from kube_efs.telemetry.duties import Duties
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Handler:
     """Records the handled keys, and waits, fails or requests a delay as the test configures."""
