@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import grpc.aio
 import pytest
-from grpc import StatusCode
+from grpc import ChannelConnectivity, StatusCode
 from tests.unit.logged import logged
 
 from kube_efs.model import errors
@@ -30,7 +30,7 @@ from kube_efs.tunnels.protocol.tunnels_pb2_grpc import (
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs.tunnels.status import TunnelsStatus
 
-SECONDS = 10
+SECONDS = 60
 SPEC = TunnelSpec(file_system_id=FileSystemId("fs-1"))
 REQUESTS = {
     "Ensure": pb.EnsureRequest(spec=render_spec(SPEC), holder="pod"),
@@ -130,6 +130,8 @@ async def test_older_driver_reconnects_to_the_next_agent(socket: Path) -> None:
     async with older_driver(socket, ("grpc.initial_reconnect_backoff_ms", 50)) as driver:
         async with agent(socket):
             await call(driver, "Ensure")
+        async with asyncio.timeout(SECONDS):  # threads of gRPC notice the end of the connection
+            await driver.wait_for_state_change(ChannelConnectivity.READY)
         async with agent(socket), asyncio.timeout(SECONDS):
             await driver.channel_ready()
             assert await call(driver, "Ensure") == ANSWERS["Ensure"]
