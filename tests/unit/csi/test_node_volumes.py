@@ -1,6 +1,7 @@
 """Volumes for one pod, and concurrent calls, on a simulated node."""
 
 import asyncio
+import itertools
 import random
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -44,6 +45,7 @@ from kube_efs.tunnels.reservations import Holder, TunnelSpec
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 Modes = csi.VolumeCapability.AccessMode
 TLS = pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
+_LEAST_STEPS = 30
 
 
 @pytest.fixture
@@ -304,7 +306,7 @@ async def test_publish_that_is_cancelled_at_any_step_leaves_nothing_behind(
     world: World, tls: bool, is_impatient: bool
 ) -> None:
     volumes, ends = world.volumes(), set()
-    for step in range(30):
+    for step in itertools.count():
         one = world.wanted(f"{step}", tls=tls)
         call = asyncio.create_task(publish(volumes, one))
         for _ in range(step):
@@ -321,6 +323,9 @@ async def test_publish_that_is_cancelled_at_any_step_leaves_nothing_behind(
             assert world.holders == ({one.mount.holder} if tls else set())
             await volumes.unpublish(one.mount, timeout_seconds=60)
         assert (world.mounted, world.holders, list(world.folder.glob("*/mount"))) == ({}, set(), [])
+        # A busy machine needs more steps until a call has ended before it is cancelled.
+        if step >= _LEAST_STEPS and type(None) in ends:
+            break
     assert ends == {type(None), asyncio.CancelledError}
 
 
