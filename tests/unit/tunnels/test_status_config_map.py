@@ -140,7 +140,8 @@ def test_regular_writes_of_nodes_that_start_together_do_not_stay_together(client
 def test_change_of_a_state_is_written_soon_but_not_by_all_nodes_at_once(client_of: ClientOf) -> None:
     changed_at = 100.0
     down = replace(_UP, state=TunnelState.DOWN)
-    servers = [_Server() for _ in range(20)]
+    # They have five moments, one in each second. With twenty, one run of 2,700 has only three of them.
+    servers = [_Server() for _ in range(40)]
     for server in servers:
         _publish(client_of, server, lambda now: down if now >= changed_at else _UP, 200)
     delays = [server.times[1] - changed_at for server in servers]
