@@ -3,6 +3,7 @@
 import os
 import select
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,13 @@ def port_of(found: socket.socket) -> int:
 def wait_for_connection(listener: socket.socket) -> None:
     """On a busy machine, the kernel connects the server a moment after the client."""
     assert select.select([listener], [], [], _SECONDS)[0]
+
+
+def wait_until_free(port: int) -> None:
+    """On a busy machine, the kernel ends a connection a moment after both ends are closed."""
+    deadline = time.monotonic() + _SECONDS
+    while is_in_use(port):
+        assert time.monotonic() < deadline
 
 
 def connected(listener: socket.socket, client: socket.socket) -> socket.socket:
@@ -144,7 +152,7 @@ def test_listener_and_both_ends_of_a_connection_are_in_use(listener: socket.sock
         listener.close()
         assert is_in_use(port)
         assert is_in_use(port_of(client))
-    assert not is_in_use(port)
+    wait_until_free(port)
 
 
 def test_open_connections_are_counted_by_port(listener: socket.socket) -> None:
