@@ -25,8 +25,8 @@ _FORCED = {
     "KUBE_EFS_FORCE_UNMOUNT_AFTER_TIMEOUT": "true",
     "KUBE_EFS_UNMOUNT_TIMEOUT_SECONDS": str(_UNMOUNT_SECONDS),
 }
-# umount, umount by force and once more by force, and what is slow in a guest.
-_ENDED_SECONDS = 4 * _UNMOUNT_SECONDS
+# umount, umount by force and once more by force, and what is slow in a guest on a busy machine.
+_ENDED_SECONDS = 3 * _UNMOUNT_SECONDS + 60
 # Opens a file, writes to it on request, and keeps it open; the data stays in the page cache.
 _WRITER = """
 import os, sys
