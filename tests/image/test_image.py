@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,26 @@ async def _ready(program: Program, container: Container) -> None:
     await steps.eventually(look, what=f"{container.name} is ready", pause_seconds=0.3)
 
 
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """What was read of a process at once, while it was there."""
+
+    pid: int
+    name: str
+    status: str
+    user: int
+
+
+def _processes(first: psutil.Process) -> list[_Process]:
+    """That process, and all below it. Short ones that end meanwhile are left out."""
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for one in (first, *first.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess), one.oneshot():
+                found.append(_Process(one.pid, one.name(), one.status(), one.uids().real))
+    return found
+
+
 async def test_claim_is_served_and_its_tunnel_is_up(cluster: EmbeddedCluster) -> None:
     namespace = await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(cluster.client, default_file_system_id="auto")
@@ -316,16 +337,12 @@ async def test_claim_is_served_and_its_tunnel_is_up(cluster: EmbeddedCluster) ->
 async def test_no_process_runs_as_root_or_stays_defunct(cluster: EmbeddedCluster, command: str) -> None:
     first = await Container(_name(command)).first_process()
     assert first.name() == {"controller": "tini", "tunnel": "kube-efs"}[command]
-    processes = [first, *first.children(recursive=True)]
-    assert {process.uids().real for process in processes} == {USER}
+    assert {one.user for one in _processes(first)} == {USER}
     orphan = "import subprocess as s; s.Popen(['sh', '-c', 'sleep 0.1 & :'], start_new_session=True)"
     await podman("exec", _name(command), "/opt/kube-efs/bin/python", "-c", orphan)
 
     async def look() -> bool:
-        with suppress(psutil.NoSuchProcess):  # it has just been buried
-            found = [(one.name(), one.status()) for one in first.children(recursive=True)]
-            return not any(name == "sleep" or status == psutil.STATUS_ZOMBIE for name, status in found)
-        return False
+        return not any(one.name == "sleep" or one.status == psutil.STATUS_ZOMBIE for one in _processes(first))
 
     await steps.eventually(look, what="every process is buried")
 
@@ -346,11 +363,12 @@ async def test_stunnel_continues_when_the_agent_is_killed(cluster: EmbeddedClust
     first = await Container(_name("tunnel")).first_process()
     before = await asyncio.to_thread(_stunnels, first)
     assert len(before) == 1
-    (agent,) = [one for one in first.children() if one.name() != "stunnel"]
+    not_agents = {one.pid for one in _processes(first) if one.name.startswith("stunnel")}
+    (agent,) = [one for one in first.children() if one.pid not in not_agents]
 
     agent.send_signal(signal.SIGKILL)
 
-    await asyncio.to_thread(agent.wait, 10)
+    await asyncio.to_thread(agent.wait, 60)
     await _ready(cluster.tunnel, Container(_name("tunnel")))
     await steps.tunnel_up(cluster, file_system)
     assert await asyncio.to_thread(_stunnels, first) == before
@@ -362,19 +380,24 @@ async def test_share_of_the_relay_in_memory_fits_its_budget(cluster: EmbeddedClu
     await podman("exec", "--detach", _name("tunnel"), *relaying)
 
     async def look() -> psutil.Process | None:
-        found = (one for one in psutil.process_iter() if one.uids().real == USER and socket in one.cmdline())
-        return next(found, None) if await asyncio.to_thread(Path(socket).exists) else None
+        # Other processes of this machine end at any moment; then these are not read.
+        found = [
+            one
+            for one in psutil.process_iter(["uids", "cmdline"])
+            if one.info["uids"].real == USER and socket in (one.info["cmdline"] or ())
+        ]
+        return next(iter(found), None) if await asyncio.to_thread(Path(socket).exists) else None
 
     relay = await steps.eventually(look, what="the relay listens")
     # It shares the pages of Python and OpenSSL with the agent.
     share = relay.memory_full_info().pss
     relay.terminate()
-    await asyncio.to_thread(relay.wait, 10)
+    await asyncio.to_thread(relay.wait, 60)
     assert share < _RELAY_BYTES
 
 
 def _stunnels(first: psutil.Process) -> list[int]:
-    return [one.pid for one in first.children(recursive=True) if one.name().startswith("stunnel")]
+    return [one.pid for one in _processes(first) if one.name.startswith("stunnel")]
 
 
 @pytest.mark.parametrize("command", ["node", "controller", "tunnel"])
