@@ -28,6 +28,7 @@ from tests.scenarios import steps
 from tests.vulnerabilities import databases, tracker_data
 
 from kube_efs.aws.connection import Service
+from kube_efs.tunnels.sockets.ports import listening_ports
 from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.program import Program
 from kube_efs_lab.programs import NODE
@@ -246,10 +247,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emb
 
 def _instead(program: Program, command: str, folder: Path) -> Any:
     """The same process in a container, with the same settings."""
-    port = free_port()
-    program.health_url = f"http://127.0.0.1:{port}"
     settings = {name: text for name, text in program._environment.items() if name not in _NOT_HANDED_ON}
-    settings["KUBE_EFS_HEALTH_PORT"] = str(port)
     folders = []
     # Files of root that a pod would get from its service account and its volumes.
     for name in ("KUBECONFIG", "STUNNEL_CONF_PATH", "KUBE_EFS_CA_FILE"):
@@ -288,6 +286,10 @@ async def _ready(program: Program, container: Container) -> None:
     async def look() -> bool:
         state = (await container.inspect())["State"]["Status"]
         assert state == "running", await container.logs()
+        port = await asyncio.to_thread(_health_port, await container.first_process())
+        if port is None:
+            return False
+        program.health_url = f"http://127.0.0.1:{port}"
         with suppress(aiohttp.ClientError):
             async with (
                 aiohttp.ClientSession() as session,
@@ -297,6 +299,16 @@ async def _ready(program: Program, container: Container) -> None:
         return False
 
     await steps.eventually(look, what=f"{container.name} is ready", pause_seconds=0.3)
+
+
+def _health_port(first: psutil.Process) -> int | None:
+    """What the process has opened instead of port 0. A port that is chosen here could be taken before."""
+    for process in _processes(first):
+        if not process.name.startswith("stunnel"):
+            # Health comes first; the controller serves a page besides.
+            for port in listening_ports(process.pid):
+                return port
+    return None
 
 
 @dataclass(frozen=True, slots=True)
