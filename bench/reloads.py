@@ -16,7 +16,6 @@ from tests.integration.tunnel_node import (
     connected,
     document,
     eventually,
-    free_port,
     host_of,
     running,
     target,
@@ -25,6 +24,7 @@ from tests.integration.tunnel_node import (
 from kube_efs.model.efs.ids import Region
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.status import TunnelState
+from tinykube.ports import free_port
 
 _RELOADS: Final = 100
 _CLIENTS: Final = 16

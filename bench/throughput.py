@@ -12,11 +12,12 @@ from typing import Final
 
 from bench.figures import Figure, Row, at_least, plain
 from tests.integration.nfs_backend import Authority, free_address
-from tests.integration.tunnel_node import document, free_port, host_of, listening, running, target
+from tests.integration.tunnel_node import document, host_of, listening, running, target
 
 from fake_efs.process import ChildProcess
 from kube_efs.model.efs.ids import Region
 from kube_efs.tunnels.options import TunnelOptions
+from tinykube.ports import free_port
 
 _BLOCK: Final = bytes(1 << 20)
 _BLOCKS: Final = 512

@@ -23,7 +23,6 @@ import structlog
 from lightkube.resources.storage_v1 import CSINode
 from scripts.sbom import bill_of_materials
 from tests.image.containers import Container, output_of, podman, running
-from tests.integration.tunnel_node import free_port
 from tests.scenarios import steps
 from tests.vulnerabilities import databases, tracker_data
 
@@ -32,6 +31,7 @@ from kube_efs.tunnels.sockets.ports import listening_ports
 from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.program import Program
 from kube_efs_lab.programs import NODE
+from tinykube.ports import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from tests.integration.tunnel_node import FS, free_port, host_of
+from tests.integration.tunnel_node import FS, host_of
 
 from kube_efs.model.errors import RelayUnavailable
 from kube_efs.tunnels.data_plane import CertificateFile, TunnelService
 from kube_efs.tunnels.relay.control import RelayControl
+from tinykube.ports import free_port
 
 DEADLINE_SECONDS = 60.0
 COMMAND = (sys.executable, "-I", "-m", "kube_efs.tunnels.relay.process")

@@ -38,16 +38,11 @@ from kube_efs.model.errors import (
     AwsUnavailable,
 )
 from kube_efs.telemetry.metrics import AwsDriverMetrics, AwsMetrics
+from tinykube.ports import free_port
 
 REGION = Region("us-east-1")
 CREDENTIALS = AwsCredentials(access_key_id="test", secret_access_key="test")
 START_SECONDS = 30
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

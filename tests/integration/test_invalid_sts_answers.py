@@ -21,7 +21,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap
 from tests.integration.nfs_backend import Authority, Backend
 from tests.integration.on_demand_options import on_demand_options
-from tests.integration.tunnel_node import NEAR, document, free_port, host_of, stunnels_of, target
+from tests.integration.tunnel_node import NEAR, document, host_of, stunnels_of, target
 from tests.serving import serving
 
 from kube_efs.aws.credential_sources import IamOptions
@@ -30,6 +30,7 @@ from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs_lab.program import Program
 from tinykube.api import ApiServer
+from tinykube.ports import free_port
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
 

@@ -30,7 +30,6 @@ from tests.integration.tunnel_node import (
     document,
     end,
     eventually,
-    free_port,
     host_of,
     running,
     shards_of,
@@ -63,6 +62,7 @@ from kube_efs.tunnels.stunnel.assignment import SHARD_SIZE, shard_path
 from kube_efs.tunnels.stunnel.fips import check_fips_mode
 from kube_efs.tunnels.stunnel.process import find_stunnel
 from kube_efs_lab.programs import BLOCKS, ON_DEMAND_BLOCKS
+from tinykube.ports import free_port
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
 

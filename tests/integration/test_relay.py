@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +29,7 @@ from kube_efs.model.errors import InvalidValue, PortTaken, RelayUnavailable, Tun
 from kube_efs.tunnels.data_plane import CertificateFile, TunnelService
 from kube_efs.tunnels.relay import mount_target
 from kube_efs.tunnels.relay.control import RelayControl, RelayedService
+from tinykube.ports import free_port
 
 _SOURCES = Path(mount_target.__file__).parent
 _NOBODY = 65534
@@ -66,9 +67,7 @@ def ca_file(tmp_path: Path) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        chosen = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in chosen]
+    return [free_port() for _ in range(count)]
 
 
 async def only_service(control: RelayControl) -> RelayedService:

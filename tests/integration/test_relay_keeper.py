@@ -28,7 +28,6 @@ from tests.integration.tunnel_node import (
     document,
     end,
     eventually,
-    free_port,
     host_of,
     listening,
     running,
@@ -49,6 +48,7 @@ from kube_efs.tunnels.relay.control import RelayControl, RelayState
 from kube_efs.tunnels.relay.keeper import RelayKeeper
 from kube_efs.tunnels.sockets.ports import listening_ports
 from kube_efs.tunnels.status import TunnelState
+from tinykube.ports import free_port
 
 KERNEL = DataPlaneChoice(name=DataPlaneName.KERNEL)
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from scripts.scan import Accepted, Report, ScanFailed, read_exceptions, scan, scan_debian, scan_python
-from tests.integration.tunnel_node import free_port
 from tests.serving import answering, serving
 from tests.vulnerabilities import Databases, advisory, databases, tracker_data
+
+from tinykube.ports import free_port
 
 TOP = Path(__file__).parents[2]
 TODAY = datetime.date(2030, 3, 1)

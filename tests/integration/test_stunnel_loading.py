@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.integration.tunnel_node import FS, eventually, free_port, host_of
+from tests.integration.tunnel_node import FS, eventually, host_of
 
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.data_plane import TunnelService
@@ -19,6 +19,7 @@ from kube_efs.tunnels.stunnel import keeper
 from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
 from kube_efs.tunnels.stunnel.log import ConnectionLog, Outcome
 from kube_efs.tunnels.stunnel.process import Activity, StunnelProcess
+from tinykube.ports import free_port
 
 STUNNEL = Path("/usr/bin/stunnel")
 

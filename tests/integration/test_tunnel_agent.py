@@ -24,7 +24,6 @@ from tests.integration.tunnel_node import (
     document,
     end,
     eventually,
-    free_port,
     host_of,
     listening,
     running,
@@ -43,6 +42,7 @@ from kube_efs.tunnels.notifications import TunnelNotification
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.status import DENIED, TunnelState
 from kube_efs.tunnels.stunnel import keeper
+from tinykube.ports import free_port
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
 

@@ -3,10 +3,9 @@
 import asyncio
 import os
 import signal
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,6 @@ from tests.integration.tunnel_node import (
     document,
     end,
     eventually,
-    free_port,
     host_of,
     listening,
     running,
@@ -42,6 +40,7 @@ from kube_efs.tunnels.stunnel import shards
 from kube_efs.tunnels.stunnel.assignment import SHARD_SIZE, shard_path
 from kube_efs.tunnels.stunnel.configuration import render_configuration
 from kube_efs.tunnels.stunnel.process import StunnelProcess, find_running
+from tinykube.ports import free_port
 
 STUNNEL = Path("/usr/bin/stunnel")
 
@@ -232,15 +231,6 @@ async def test_nearly_empty_stunnel_is_merged_when_nothing_uses_it(
             await all_answer(clients)
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that are free at the same time."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
 def has_lines(path: Path, text: str, number: int) -> bool:
     return path.read_text().count(text) == number
 
@@ -339,7 +329,7 @@ async def test_stunnel_that_reloads_in_its_first_moments_of_listening_survives(
                 check_host=host_of(FS),
                 ca_file=options.authorities(options.region),
             )
-            for number, port in enumerate(free_ports(100))
+            for number, port in enumerate(free_port() for _ in range(100))
         ),
         connect_timeout_seconds=1,
     )

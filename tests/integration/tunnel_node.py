@@ -35,12 +35,6 @@ def host_of(file_system: str) -> str:
     return f"{file_system}.efs.us-east-1.amazonaws.com"
 
 
-def free_port() -> int:
-    with socket.socket() as chosen:
-        chosen.bind(("127.0.0.1", 0))
-        return int(chosen.getsockname()[1])
-
-
 def target(file_system: str, port: int, **address_by_subnet: str) -> dict[str, object]:
     subnets = {f"subnet-{name}": address for name, address in address_by_subnet.items()}
     return {file_system: {"stunnel_port": port, "mount_target_ip_by_subnet": subnets}}

@@ -9,7 +9,6 @@ import base64
 import contextlib
 import os
 import secrets
-import socket
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from fake_efs.process import ChildProcess
 from kube_efs.kube.client import connect, load_config
 from tiny_ca.authority import trusting
 from tinykube.api.credentials import make_identity, render_kubeconfig, write_kubeconfig
+from tinykube.ports import free_port
 
 _HOST = "127.0.0.1"
 _HTTPS = 443
@@ -99,7 +99,7 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
         self.admin_kubeconfig = folder / "admin.kubeconfig"
         self.ca_file = folder / "ca.crt"
         self._nodes = nodes
-        self._port, self._etcd_port, self._peer_port = _free_ports()
+        self._port, self._etcd_port, self._peer_port = (free_port(_HOST) for _ in range(3))
         self._host = _HOST
         if nodes is not None:
             self._host, self._port = str(nodes.services[1]), _HTTPS
@@ -357,10 +357,3 @@ class ControlPlanes:
         """End it, if it was ever started."""
         if self._running:
             await self._plane.__aexit__(None, None, None)
-
-
-def _free_ports() -> list[int]:
-    """Three ports that were free a moment ago; held together while they are chosen, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server((_HOST, 0))) for _ in range(3)]
-        return [int(one.getsockname()[1]) for one in held]

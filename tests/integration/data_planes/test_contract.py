@@ -22,10 +22,11 @@ from tests.integration.data_planes.mount_target import (
     server_context,
 )
 from tests.integration.nfs_backend import free_address
-from tests.integration.tunnel_node import FS, eventually, free_port, host_of
+from tests.integration.tunnel_node import FS, eventually, host_of
 
 from kube_efs.tunnels.data_plane import CertificateFile, ServiceFacts, TunnelService
 from tiny_ca.authority import Authority, ServerCertificate
+from tinykube.ports import free_port
 
 HOST = host_of(FS)
 DEADLINE_SECONDS = 120.0

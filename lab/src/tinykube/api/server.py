@@ -24,6 +24,7 @@ from tinykube.objects.statuses import ApiError, internal_error
 from tinykube.objects.storage import Change, ObjectKey, Store, encode
 from tinykube.objects.users import Users
 from tinykube.objects.values import Json
+from tinykube.ports import free_port
 
 log = structlog.get_logger()
 
@@ -108,9 +109,10 @@ class ApiServer:
             shutdown_timeout=_SHUTDOWN_SECONDS,
         )
         await self._runner.setup()
+        # Nobody else gets it while the server pauses.
+        self.port = self.port or free_port(self.host)
         site = web.TCPSite(self._runner, self.host, self.port, ssl_context=self._identity.ssl_context())
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """End all watches and stop serving; takes about a second at most."""
