@@ -2,8 +2,9 @@
 
 import asyncio
 import datetime
+import functools
 import itertools
-import os
+import random
 import socket
 import ssl
 import struct
@@ -17,13 +18,32 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-_hosts = itertools.count(1)
+_NETWORKS = range(16, 251)
+_OCTETS = 250
+_hosts = itertools.count()
 
 
 def free_address() -> str:
-    """A loopback address that is unique in this test run."""
-    number = next(_hosts)
-    return f"127.{77 + os.getpid() % 100}.{os.getpid() // 100 % 250 + 1}.{number}"
+    """A loopback address that no other test has, also of other processes."""
+    third, fourth = divmod(next(_hosts), _OCTETS)
+    return f"127.{_own_network()[0]}.{1 + third}.{1 + fourth}"
+
+
+@functools.cache
+def _own_network() -> tuple[int, socket.socket]:
+    """The second octet of addresses that this process has until its end, and the mark of that.
+
+    The mark is that of embedded clusters: a socket is bound to port 2049 of the first address.
+    """
+    for octet in random.sample(_NETWORKS, len(_NETWORKS)):
+        mark = socket.socket()
+        try:
+            mark.bind((f"127.{octet}.0.1", 2049))
+        except OSError:
+            mark.close()
+            continue
+        return octet, mark
+    raise RuntimeError("no loopback addresses are left for another process of tests")
 
 
 class Authority:
