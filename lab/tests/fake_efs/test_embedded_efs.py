@@ -22,7 +22,7 @@ from fake_efs.errors import InvalidValue, NotYet
 from fake_efs.file_systems import FileSystem, MountTarget, dns_name, server_names
 from fake_efs.identities import Identities
 from fake_efs.process import ChildProcess
-from fake_efs.service import EmbeddedEfs
+from fake_efs.service import EmbeddedEfs, LoopbackRange
 from fake_efs.tls_front import NFS_PORT, Condition
 from kube_efs.model.efs.ids import Region, ZoneName
 from tiny_ca.authority import Authority
@@ -296,8 +296,8 @@ async def test_the_node_sits_in_the_first_subnet(efs: EmbeddedEfs) -> None:
 
 
 async def test_an_address_that_is_taken_stops_no_other(tmp_path: Path) -> None:
-    file_system_id = "fs-01234567"
-    good, bad = "127.251.0.4", "127.251.0.5"
+    file_system_id, addresses = "fs-01234567", LoopbackRange.acquire()
+    good, bad = (str(addresses.network[number]) for number in (4, 5))
     targets = tuple(
         MountTarget(
             mount_target_id=f"fsmt-{number}",
@@ -330,3 +330,4 @@ async def test_an_address_that_is_taken_stops_no_other(tmp_path: Path) -> None:
     finally:
         other.close()
         await plane.stop()
+        addresses.release()

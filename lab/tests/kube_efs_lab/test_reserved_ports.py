@@ -1,8 +1,10 @@
 """Base ports for tunnels: each embedded cluster has its own."""
 
 import socket
+from pathlib import Path
 
 import pytest
+from tests.integration.on_demand_options import on_demand_options
 
 from fake_efs.errors import PlatformError
 from kube_efs_lab.programs import reserved_base_port
@@ -10,10 +12,9 @@ from kube_efs_lab.programs import reserved_base_port
 
 @pytest.fixture
 def free_ports() -> tuple[int, int]:
-    """Two blocks that nobody else uses, found by the function itself."""
-    with reserved_base_port() as first, reserved_base_port() as second:
-        pass
-    return first, second
+    """Two ports that neither other processes of tests nor embedded clusters look for."""
+    first = on_demand_options(Path("/nowhere")).ports.first
+    return first + 1, first + 3
 
 
 def test_two_clusters_get_different_ports(free_ports: tuple[int, int]) -> None:
