@@ -15,7 +15,8 @@ from tests.scenarios.forking import fork_module
 from fake_efs.process import ChildProcess
 from tinykube.api import ApiServer
 
-SECONDS = 20
+# Loading all modules of kube-efs and moto takes seconds of processor time.
+SECONDS = 120
 
 PARENT = """
 import asyncio, json, sys
@@ -24,9 +25,9 @@ from tests.scenarios.forking import fork_module
 async def main():
     environment, log_file = json.loads(sys.argv[1]), Path(sys.argv[2])
     process = await fork_module("kube_efs", "controller", environment=environment, log_file=log_file)
-    await process.listening_port(timeout_seconds=20)
+    await process.listening_port(timeout_seconds=120)
     print(process.pid, flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 asyncio.run(main())
 """
 

@@ -125,7 +125,7 @@ async def test_kubelet_registers_the_driver_and_gets_node_id_and_zone(
 
     info = await kubelet.register()
 
-    await program.ready(timeout_seconds=5)
+    await program.ready()
     assert info.node_id == "i-0123456789abcdef0"
     assert info.accessible_topology.segments == {"topology.kubernetes.io/zone": "us-east-1a"}
     assert (await page(program, "/healthz"))[0] == 200
@@ -183,7 +183,7 @@ async def test_restarted_node_driver_is_registered_again(
         await program.start()
         await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
         assert (await kubelet.register()).node_id == "i-0123456789abcdef0"
-        await program.ready(timeout_seconds=5)
+        await program.ready()
         await program.kill()
         kubelet.registry.unlink()  # so that the next one's is waited for
 

@@ -337,7 +337,7 @@ async def end_resets_a_pending_connection(
 
         relay.send_signal(number)
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             await relay.wait()
         with pytest.raises(ConnectionResetError):
             await waiting

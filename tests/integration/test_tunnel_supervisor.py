@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.integration.nfs_backend import Authority
 from tests.integration.on_demand_options import on_demand_options
-from tests.integration.tunnel_node import eventually, stunnels_of
+from tests.integration.tunnel_node import DEADLINE_SECONDS, eventually, stunnels_of
 
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.tunnels.api.client import connect_tunnels
@@ -54,7 +54,7 @@ def lived(log: Path, times: int) -> Callable[[], bool]:
 
 
 async def ended(process: asyncio.subprocess.Process) -> int:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         return await process.wait()
 
 

@@ -141,7 +141,7 @@ class Client:
     async def call(self) -> None:
         self.calls += 1
         self.writer.write(null_call(self.calls))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             reply = await read_record(self.reader)
         assert struct.unpack(">I", reply[:4]) == (self.calls,)
 
@@ -158,7 +158,7 @@ class Client:
 
 @asynccontextmanager
 async def connected(port: int) -> AsyncIterator[Client]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         client = None
         while client is None:
             # As the kernel does: what was not yet accepted when stunnel loads its configuration is reset.

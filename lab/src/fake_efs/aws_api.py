@@ -21,7 +21,7 @@ ACCOUNT_ID: Final = "123456789012"  # moto's
 _MODULE = "fake_efs.aws_server"
 _ZONES = 3
 _SUBNET_PREFIX = 20  # as the subnets of a default VPC
-_READY_SECONDS = 30.0
+_READY_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ _NOT_EXPORTED = (
     "Could not create export",  # tmpfs, which Ganesha 6 does not export; Ganesha 4 did
 )
 _LIBRARY_FOLDERS = (Path("/usr/lib"), Path("/usr"))
-_READY_SECONDS = 15.0
+_READY_SECONDS = 60.0
 _PROBE_SECONDS = 2.0
 _PROBE_PAUSE_SECONDS = 0.05
 

@@ -9,7 +9,7 @@ import aiohttp
 from fake_efs.errors import PlatformError
 from fake_efs.process import ChildProcess, Starter, start_module
 
-_START_SECONDS = 30.0
+_START_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 # kube-efs promises to need less than this after SIGTERM.
 _STOP_SECONDS = 5.0

@@ -31,7 +31,7 @@ from tinykube.ports import free_port
 _HOST = "127.0.0.1"
 _HTTPS = 443
 _ISSUER = "https://kubernetes.default.svc"
-_READY_SECONDS = 60.0
+_READY_SECONDS = 180.0
 # etcd waits for the disk at each write, which can take seconds on a busy machine.
 _ANSWER_SECONDS = 30.0
 _POLL_SECONDS = 0.05

@@ -16,7 +16,7 @@ import pytest
 from fake_efs.errors import PlatformError
 from fake_efs.process import ChildProcess
 
-LISTEN = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(60)"
+LISTEN = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(600)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {LISTEN}"
 
 
@@ -27,7 +27,7 @@ async def python(code: str, tmp_path: Path) -> ChildProcess:
 @pytest.mark.parametrize("code", [LISTEN, STUBBORN], ids=["ends on SIGTERM", "ignores SIGTERM"])
 async def test_its_port_is_found_and_it_ends(code: str, tmp_path: Path) -> None:
     process = await python(code, tmp_path)
-    port = await process.listening_port(timeout_seconds=10)
+    port = await process.listening_port(timeout_seconds=60)
     socket.create_connection(("127.0.0.1", port), timeout=1).close()
     await process.stop()
     assert not process.running
@@ -38,11 +38,11 @@ async def test_its_port_is_found_and_it_ends(code: str, tmp_path: Path) -> None:
 async def test_a_program_that_dies_tells_why(tmp_path: Path) -> None:
     process = await python("raise SystemExit('no coffee')", tmp_path)
     with pytest.raises(PlatformError, match=r"did not open its port; see .*/log, which ends: no coffee"):
-        await process.listening_port(timeout_seconds=10)
+        await process.listening_port(timeout_seconds=60)
 
 
 async def test_a_program_that_opens_no_port_is_given_up(tmp_path: Path) -> None:
-    process = await python("import time; time.sleep(60)", tmp_path)
+    process = await python("import time; time.sleep(600)", tmp_path)
     try:
         with pytest.raises(PlatformError, match="did not open its port"):
             await process.listening_port(timeout_seconds=0.1)
@@ -60,9 +60,9 @@ import asyncio, sys
 from pathlib import Path
 from fake_efs.process import ChildProcess
 async def main():
-    child = await ChildProcess.start("sleep", "60", log_file=Path(sys.argv[1]))
+    child = await ChildProcess.start("sleep", "600", log_file=Path(sys.argv[1]))
     print(child.pid, flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 asyncio.run(main())
 """
 
@@ -88,7 +88,7 @@ async def test_it_dies_with_a_parent_that_is_killed(script: str, tmp_path: Path)
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )
     assert parent.stdout is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         child = int(await parent.stdout.readline())
         os.kill(parent.pid, signal.SIGKILL)
         await parent.wait()
@@ -96,7 +96,7 @@ async def test_it_dies_with_a_parent_that_is_killed(script: str, tmp_path: Path)
 
 
 def wait_for_end(pid: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     with contextlib.suppress(psutil.NoSuchProcess):
         # Where nobody reaps orphans, as in a container, what is left of it is a zombie.
         while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:

@@ -52,6 +52,7 @@ WITHOUT_MOUNT = json.dumps(
     }
 )
 REGION = Region("us-east-1")
+DEADLINE_SECONDS = 60.0
 UID, GID, TEAM = 4321, 8765, 7777
 USER = {"Uid": UID, "Gid": GID}
 CREATION = {"OwnerUid": UID, "OwnerGid": GID, "Permissions": "0750"}
@@ -148,7 +149,7 @@ class Laboratory:
         if certificate is not None:
             context.load_cert_chain(certificate)
         name = dns_name(self.file_system, REGION, kind=self.kind)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             reader, writer = await asyncio.open_connection(
                 self.target.address, NFS_PORT, ssl=context, server_hostname=name
             )
@@ -173,7 +174,7 @@ class Laboratory:
         )
         process = await ChildProcess.start("stunnel", str(configuration), log_file=log_file)
         try:
-            yield Tunnel(port=await process.listening_port(timeout_seconds=10))
+            yield Tunnel(port=await process.listening_port(timeout_seconds=DEADLINE_SECONDS))
         finally:
             await process.stop()
 
@@ -243,7 +244,7 @@ class Tunnel:
             tool, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(DEADLINE_SECONDS):
                 output, _ = await process.communicate()
         finally:
             if process.returncode is None:

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 REGION = Region("us-east-1")
 ZONES = [ZoneName("us-east-1a"), ZoneName("us-east-1b"), ZoneName("us-east-1c")]
+DEADLINE_SECONDS = 60.0
 SMALL = 3000  # libnfs 4.0 cannot send more than a 4 KiB call with NFSv4
 
 TUNNEL = """\
@@ -66,7 +67,7 @@ class Tunnel:
             tool, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(200):  # the longest copies 200 MB
                 output, _ = await process.communicate()
         finally:
             if process.returncode is None:
@@ -86,14 +87,14 @@ async def tunnel(
     )
     process = await ChildProcess.start("stunnel", str(configuration), log_file=log_file)
     try:
-        port = await process.listening_port(timeout_seconds=10)
+        port = await process.listening_port(timeout_seconds=DEADLINE_SECONDS)
         yield Tunnel(port=port, log_file=log_file)
     finally:
         await process.stop()
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while not condition():  # noqa: ASYNC110 -- a test looks from outside
             await asyncio.sleep(0.02)
     assert condition(), what
@@ -250,7 +251,7 @@ async def test_what_another_aws_client_makes_is_served_without_asking(efs: Embed
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, env=efs.environment(), stdout=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         output, _ = await process.communicate()
     address = output.decode().strip()
     await until(lambda: efs.file_system_at(address) is not None, f"{address} is served")

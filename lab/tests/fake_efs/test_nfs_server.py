@@ -78,7 +78,7 @@ async def test_a_disk_that_cannot_be_exported_is_reported(tmp_path: Path) -> Non
     process = await asyncio.create_subprocess_exec(
         "unshare", "--mount", *arguments, stderr=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         _, errors = await process.communicate()
     last_line = errors.decode().splitlines()[-1]
     assert "PlatformError: work directory: " in last_line

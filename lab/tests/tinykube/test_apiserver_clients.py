@@ -25,7 +25,7 @@ from lightkube.types import CascadeType, PatchType
 
 from tinykube.api import ApiServer
 
-DEADLINE_SECONDS = 15.0
+DEADLINE_SECONDS = 60.0
 Definition = create_global_resource(
     "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"
 )

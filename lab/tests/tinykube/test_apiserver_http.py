@@ -12,7 +12,7 @@ import pytest
 from tiny_ca.authority import trusting
 from tinykube.api import ApiServer
 
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 60.0
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 

@@ -14,7 +14,7 @@ import pytest
 from tinykube.api import ApiServer
 
 KUBECTL = shutil.which("kubectl")
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 60.0
 CLASS = """
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
@@ -240,12 +240,12 @@ async def test_editing_replaces_what_changed(kubectl: Kubectl) -> None:
 
 async def test_waiting_for_a_phase_and_for_the_end(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", given=CLAIM)
-    waiting = await kubectl.start("wait", "pvc/data", "--for=jsonpath={.status.phase}=Bound", "--timeout=20s")
+    waiting = await kubectl.start("wait", "pvc/data", "--for=jsonpath={.status.phase}=Bound", "--timeout=50s")
     await kubectl("patch", "pvc", "data", "--subresource=status", "-p", '{"status": {"phase": "Bound"}}')
     async with asyncio.timeout(DEADLINE_SECONDS):
         assert await waiting.wait() == 0
     deleting = await kubectl.start("delete", "pvc", "data")
-    gone = await kubectl.start("wait", "pvc/data", "--for=delete", "--timeout=20s")
+    gone = await kubectl.start("wait", "pvc/data", "--for=delete", "--timeout=50s")
     await kubectl("patch", "pvc", "data", "-p", '{"metadata": {"finalizers": null}}')
     async with asyncio.timeout(DEADLINE_SECONDS):
         assert await deleting.wait() == 0
@@ -272,7 +272,7 @@ async def test_watching_prints_a_line_for_each_change(kubectl: Kubectl) -> None:
 
 async def test_custom_resources_come_and_go(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", given=DEFINITION)
-    await kubectl("wait", "--for=condition=established", "crd/widgets.example.com", "--timeout=20s")
+    await kubectl("wait", "--for=condition=established", "crd/widgets.example.com", "--timeout=50s")
     await kubectl("apply", "-f", "-", given=WIDGET)
     assert (await kubectl("get", "wd")).lines == [["NAME", "SIZE"], ["one", "3"]]
     assert "widgets" in (await kubectl("api-resources", "--api-group=example.com")).out

@@ -148,7 +148,7 @@ class World:
         body = {"restartPolicy": "Never", "containers": [main], **spec}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": body}
         await self("apply", "-f", "-", given=pod)
-        await self("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=30s")
+        await self("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=50s")
         return await self("logs", name)
 
 
@@ -224,13 +224,13 @@ def volume(world: World, number: int) -> Any:
 
 async def test_deployment_is_rolled_out_scaled_updated_and_removed(world: World) -> None:
     await world("apply", "-f", "-", given=deployment())
-    await world("rollout", "status", "deployment/app", "--timeout=30s")
+    await world("rollout", "status", "deployment/app", "--timeout=50s")
     await world("scale", "deployment/app", "--replicas=3")
-    await world("rollout", "status", "deployment/app", "--timeout=30s")
+    await world("rollout", "status", "deployment/app", "--timeout=50s")
     before = await world.names("pods")
     assert len(before) == 3
     await world("set", "env", "deployment/app", "CHANGED=yes")
-    assert "successfully rolled out" in await world("rollout", "status", "deployment/app", "--timeout=30s")
+    assert "successfully rolled out" in await world("rollout", "status", "deployment/app", "--timeout=50s")
     pods = (await world.get("pods", "--field-selector=status.phase=Running"))["items"]
     new = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
     assert len(new) == 3
@@ -250,14 +250,14 @@ async def test_deployment_is_rolled_out_scaled_updated_and_removed(world: World)
 async def test_pods_of_a_daemon_set_outlive_it_and_belong_to_the_next_one(world: World) -> None:
     given = yaml.safe_dump(_of_kind("DaemonSet"))
     await world("apply", "-f", "-", given=given)
-    await world("rollout", "status", "daemonset/daemonset", "--timeout=30s")
+    await world("rollout", "status", "daemonset/daemonset", "--timeout=50s")
     before = await _owners(world)
 
     await world("delete", "daemonset/daemonset", "--cascade=orphan")
     assert await _owners(world) == dict.fromkeys(before)
 
     await world("apply", "-f", "-", given=given)
-    await world("rollout", "status", "daemonset/daemonset", "--timeout=30s")
+    await world("rollout", "status", "daemonset/daemonset", "--timeout=50s")
     after = await _owners(world)
     assert after.keys() == before.keys()
     assert None not in after.values()
@@ -284,19 +284,19 @@ async def test_node_is_drained_and_taken_into_use_again(world: World) -> None:
     scratch["spec"]["template"]["spec"]["volumes"] = [{"name": "scratch", "emptyDir": {}}]
     await world("apply", "-f", "-", given=yaml.safe_dump_all([scratch, _of_kind("DaemonSet")]))
     for name in ("deployment/scratch", "daemonset/daemonset"):
-        await world("rollout", "status", name, "--timeout=30s")
+        await world("rollout", "status", name, "--timeout=50s")
     before = {pod["metadata"]["labels"]["app"]: pod for pod in (await world.get("pods"))["items"]}
 
-    drain = ("drain", "node-1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=30s")
+    drain = ("drain", "node-1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=50s")
     assert f"pod/{before['scratch']['metadata']['name']} evicted" in await world(*drain)
     assert await world("get", "node", "node-1", "-o", "jsonpath={.spec.unschedulable}") == "true"
     waiting = await _only_pod(world, "scratch", other_than=before["scratch"]["metadata"]["name"])
     await until(lambda: _refused(world, waiting))
     await world("rollout", "restart", "daemonset/daemonset")
-    await world("rollout", "status", "daemonset/daemonset", "--timeout=30s")
+    await world("rollout", "status", "daemonset/daemonset", "--timeout=50s")
 
     await world("uncordon", "node-1")
-    await world("wait", "pods", "-l", "app=scratch", "--for=condition=Ready", "--timeout=30s")
+    await world("wait", "pods", "-l", "app=scratch", "--for=condition=Ready", "--timeout=50s")
 
 
 async def _only_pod(world: World, app: str, *, other_than: str) -> str:
@@ -337,7 +337,7 @@ async def test_commands_run_beside_a_container(world: World) -> None:
         },
     }
     await world("apply", "-f", "-", given=pod)
-    await world("wait", "pod/one", "--for=condition=Ready", "--timeout=30s")
+    await world("wait", "pod/one", "--for=condition=Ready", "--timeout=50s")
     script = "test $$ -gt 1; cat /data/file; echo $COLOR; id -u; pwd; hostname >/dev/null"
     shown = await world("exec", "one", "--", "sh", "-c", script)
     assert shown.split() == ["written", "blue", "1234", "/"]
@@ -362,7 +362,7 @@ async def test_a_command_goes_with_whoever_asked(world: World) -> None:
     main = {"name": "main", "image": "any", "command": ["sleep", "infinity"]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": {"containers": [main]}}
     await world("apply", "-f", "-", given=pod)
-    await world("wait", "pod/one", "--for=condition=Ready", "--timeout=30s")
+    await world("wait", "pod/one", "--for=condition=Ready", "--timeout=50s")
     left = await world.start("exec", "one", "--", "sleep", "8888")
     await until(lambda: _runs(world, "sleep 8888"))
     left.terminate()
@@ -393,11 +393,11 @@ async def test_recreate_has_no_old_pod_beside_a_new_one(world: World) -> None:
     given = deployment(replicas=1, strategy={"type": "Recreate"})
     given["spec"]["template"]["spec"] = {"containers": [main], "volumes": [marks]}
     await world("apply", "-f", "-", given=given)
-    await world("rollout", "status", "deployment/app", "--timeout=30s")
+    await world("rollout", "status", "deployment/app", "--timeout=50s")
     await until(lambda: asyncio.to_thread((world.data / "held").is_dir))
     (before,) = await world.names("pods")
     await world("rollout", "restart", "deployment/app")
-    await world("rollout", "status", "deployment/app", "--timeout=30s")
+    await world("rollout", "status", "deployment/app", "--timeout=50s")
     (pod,) = (await world.get("pods"))["items"]
     assert pod["metadata"]["name"] != before
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
@@ -405,12 +405,12 @@ async def test_recreate_has_no_old_pod_beside_a_new_one(world: World) -> None:
 
 async def test_deleted_pod_is_made_again(world: World) -> None:
     await world("apply", "-f", "-", given=deployment(replicas=1))
-    await world("rollout", "status", "deployment/app", "--timeout=30s")
+    await world("rollout", "status", "deployment/app", "--timeout=50s")
     (before,) = await world.names("pods")
     await world("delete", "pod", before)
     # The status of the deployment may still be that with the first pod.
     after = await _only_pod(world, "app", other_than=before)
-    await world("wait", f"pod/{after}", "--for=condition=Ready", "--timeout=30s")
+    await world("wait", f"pod/{after}", "--for=condition=Ready", "--timeout=50s")
 
 
 async def test_stateful_set_of_the_readme(world: World) -> None:

@@ -235,7 +235,7 @@ async def test_unpublishing_waits_for_a_driver_that_fails(
     await asyncio.wait([ending], timeout=0.3)
     assert not ending.done()
     plugin.refusal = None
-    await asyncio.wait_for(ending, 10)
+    await asyncio.wait_for(ending, 60)
     assert len(plugin.unpublished) == 1
 
 

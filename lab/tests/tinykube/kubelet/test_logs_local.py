@@ -43,7 +43,7 @@ async def test_following_ends_when_the_container_has_and_misses_nothing(tmp_path
     with source.path.open("ab") as file:
         file.write(b"last\n")
     source.finished = True
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert await following == b"first\nlast\n"
 
 
