@@ -5,6 +5,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from lightkube import ApiError
 from lightkube.models.core_v1 import ObjectReference
@@ -241,10 +242,12 @@ def _trash(cluster: Cluster) -> Path:
 
 
 def _who_has_open(wanted: os.stat_result) -> int | None:
-    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):
-            if os.path.samestat(descriptor.stat(), wanted):
-                return int(descriptor.parts[2])
+    # Only the pods, because reading all descriptors of a busy machine can take longer than the worker.
+    for process in psutil.Process().children(recursive=True):
+        for descriptor in Path(f"/proc/{process.pid}/fd").glob("*"):
+            with suppress(OSError):
+                if os.path.samestat(descriptor.stat(), wanted):
+                    return process.pid
     return None
 
 
