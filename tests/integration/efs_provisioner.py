@@ -426,8 +426,14 @@ async def check_removal_of_the_provisioner(site: Site) -> None:
     [volume] = (await site.get("pv"))["items"]
     path = site.data / volume["spec"]["nfs"]["path"].lstrip("/")
     await site.kubectl("delete", "pv", volume["metadata"]["name"], "--wait=false")
-    [waiting] = (await site.get("pv"))["items"]
-    assert waiting["metadata"]["finalizers"] == [FINALIZER]
+
+    async def waits() -> bool:
+        [waiting] = (await site.get("pv"))["items"]
+        # Kubernetes' own finalizer goes by itself.
+        finalizers: list[str] = waiting["metadata"]["finalizers"]
+        return finalizers == [FINALIZER]
+
+    await until(waits, "only the finalizer of the provisioner is left")
     _, _, section = TROUBLESHOOTING.read_text().partition("## Before kube-efs is removed")
     session = section.partition("\n## ")[0].split("```console\n")[1].split("```")[0]
     commands = "\n".join(line.removeprefix("$ ") for line in session.splitlines())
