@@ -136,7 +136,7 @@ async def sanity(
         "--ginkgo.no-color",
         log_file=folder / "csi-sanity.log",
     )
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         await process.wait()
     return {case.attrib["name"]: _outcome(case) for case in ElementTree.parse(report).iter("testcase")}
 

@@ -30,7 +30,7 @@ def render(*arguments: str) -> str:
 async def add_openshift_kinds(kubectl: Kubectl) -> None:
     """Add the kind of OpenShift to the cluster."""
     await kubectl("apply", "-f", str(_CONSTRAINTS))
-    await kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=20s")
+    await kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=100s")
 
 
 async def install(kubectl: Kubectl) -> None:

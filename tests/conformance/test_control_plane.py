@@ -75,14 +75,14 @@ async def test_volume_with_a_claim_reference_is_bound_and_released_with_its_clai
     assert claim["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
 
     await kubectl("apply", "-f", "-", stdin=VOLUME.format(uid=claim["metadata"]["uid"]))
-    await kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=20s")
+    await kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=100s")
     described = await kubectl("describe", "pv", "efs-example")
     assert re.search(r"^Status: +Bound$", described, flags=re.MULTILINE)
     assert re.search(r"^Finalizers: +\[kubernetes.io/pv-protection\]$", described, flags=re.MULTILINE)
 
-    await kubectl("delete", "pvc", "efs-example", "--timeout=20s")
-    await kubectl("wait", "pv/efs-example", "--for=jsonpath={.status.phase}=Released", "--timeout=20s")
-    await kubectl("delete", "pv", "efs-example", "--timeout=20s")
+    await kubectl("delete", "pvc", "efs-example", "--timeout=100s")
+    await kubectl("wait", "pv/efs-example", "--for=jsonpath={.status.phase}=Released", "--timeout=100s")
+    await kubectl("delete", "pv", "efs-example", "--timeout=100s")
 
 
 async def test_owned_object_is_deleted_with_its_owner(kubectl: Kubectl) -> None:
@@ -97,7 +97,7 @@ async def test_owned_object_is_deleted_with_its_owner(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=yaml.safe_dump(owned))
 
     await kubectl("delete", "configmap", "owner")
-    await kubectl("wait", "configmap/owned", "--for=delete", "--timeout=20s")
+    await kubectl("wait", "configmap/owned", "--for=delete", "--timeout=100s")
 
 
 async def test_config_map_has_room_for_a_mebibyte_of_data(kubectl: Kubectl) -> None:

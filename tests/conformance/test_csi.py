@@ -100,17 +100,17 @@ async def system(account: AwsGateway, kubectl: Kubectl, request: Any) -> AsyncIt
 
 async def _bound(kubectl: Kubectl) -> dict[str, Any]:
     """Wait until the claim of the older example is Bound; returns its volume."""
-    await kubectl("wait", CLAIM, "--for=jsonpath={.status.phase}=Bound", "--timeout=20s")
+    await kubectl("wait", CLAIM, "--for=jsonpath={.status.phase}=Bound", "--timeout=100s")
     name = await kubectl("get", CLAIM, "-o", "jsonpath={.spec.volumeName}")
     found: dict[str, Any] = json.loads(await kubectl("get", "pv", name, "-o", "json"))
     return found
 
 
-async def _gone(kubectl: Kubectl, volume: dict[str, Any], *, seconds: int = 20) -> None:
+async def _gone(kubectl: Kubectl, volume: dict[str, Any]) -> None:
     """Delete the claim and wait until its volume is deleted."""
     name = volume["metadata"]["name"]
-    await kubectl("delete", CLAIM, "--timeout=20s")
-    await kubectl("wait", f"pv/{name}", "--for=delete", f"--timeout={seconds}s")
+    await kubectl("delete", CLAIM, "--timeout=100s")
+    await kubectl("wait", f"pv/{name}", "--for=delete", "--timeout=100s")
 
 
 def _comparable(volume: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +184,7 @@ async def test_volume_created_by_csi_provisioner_is_completed_without_it(
     )
     # csi-provisioner has had the volume made, and dies before it writes the PersistentVolume.
     async with driver.on_its_socket(), grpc.aio.insecure_channel(f"unix:{driver.socket}") as channel:
-        made = await ControllerStub(channel).CreateVolume(request, timeout=15)
+        made = await ControllerStub(channel).CreateVolume(request, timeout=60)
 
     async with driver.without_sidecar():
         volume = await _bound(kubectl)
@@ -220,7 +220,7 @@ async def test_csi_provisioner_creates_and_removes_a_file_system_for_a_claim(
                 return all(one in texts for one in steps)
 
             await eventually(told, what="the claim has an event for each step")
-            await _gone(kubectl, volume, seconds=50)
+            await _gone(kubectl, volume)
             assert {one.file_system_id for one in await account.file_systems()} == before
     finally:
         await kubectl("delete", "storageclass", "efs-sc-1")
@@ -269,7 +269,7 @@ async def test_claim_is_expanded_if_its_class_allows_it(
             return (await kubectl.run(*more)).status == 0
 
         await eventually(allowed, what="the claim may request more")
-        await kubectl("wait", CLAIM, "--for=jsonpath={.status.capacity.storage}=10Gi", "--timeout=20s")
+        await kubectl("wait", CLAIM, "--for=jsonpath={.status.capacity.storage}=10Gi", "--timeout=100s")
         assert await kubectl("get", CLAIM, "-o", "jsonpath={.status.conditions}") in {"", "[]"}
         expanded = await _bound(kubectl)
         assert expanded["spec"] == volume["spec"] | {"capacity": {"storage": "10Gi"}}

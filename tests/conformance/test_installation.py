@@ -181,7 +181,7 @@ async def _install_older_system(kubectl: Kubectl) -> None:
 
 async def _wait_for_tunnels(kubectl: Kubectl, count: str, number: int) -> None:
     condition = f"--for=jsonpath={{.status.{count}}}={number}"
-    await kubectl("wait", "daemonset/efs-stunnel", "-n", OLDER.namespace, condition, "--timeout=20s")
+    await kubectl("wait", "daemonset/efs-stunnel", "-n", OLDER.namespace, condition, "--timeout=100s")
 
 
 async def _tunnel_pods(kubectl: Kubectl) -> dict[str, str]:

@@ -51,7 +51,7 @@ async def test_program_in_a_pod_has_its_service_account(tmp_path: Path) -> None:
             metadata = {"name": "asks", "namespace": "default"}
             body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
             await client.create(from_dict(body))
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while (found := await client.get(Pod, "asks", namespace="default")).status.phase != "Succeeded":  # type: ignore[union-attr]
                 assert time.monotonic() < deadline, found.status
                 await asyncio.sleep(0.05)

@@ -18,7 +18,8 @@ async def test_unreachable_collector_delays_no_claim_and_is_one_line_of_the_log(
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, default_file_system_id="auto")
     names = [f"claim-{number}" for number in range(10)]
-    async with asyncio.timeout(20):
+    # One export to a collector that does not answer would take ten seconds, for each claim.
+    async with asyncio.timeout(steps.DEADLINE_SECONDS):
         for name in names:
             await client.create(steps.claim(namespace, name, storage_class, {"volume_name": name}))
         for name in names:

@@ -22,7 +22,7 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
-_ANSWER_SECONDS = 20.0
+_ANSWER_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _GROUPS: Mapping[str, str] = {
     "clusterroles": "rbac.authorization.k8s.io/v1",

@@ -75,5 +75,5 @@ async def _list_root(port: int) -> int:
     client = await asyncio.create_subprocess_exec(
         "nfs-ls", url, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(steps.DEADLINE_SECONDS):
         return await client.wait()
