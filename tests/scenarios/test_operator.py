@@ -615,6 +615,7 @@ async def test_kinds_that_are_installed_later_are_used(installed: OperatorCluste
         assert "HTTP_PROXY" not in variables
     await installed.condition("Progressing", status=False)
     assert any("the proxy changed" in one for one in await installed.events("PodsReplaced"))
+    await installed.until(lambda: _rests(installed), "the operator has nothing left to write")
     versions = await _versions(installed)
     await installed.kubectl("annotate", "proxy", "cluster", "touched=yes")
     await asyncio.sleep(2 * RESYNC_SECONDS)  # to see that nothing happens
@@ -781,6 +782,7 @@ async def test_finalizer_of_a_stranger_degrades_its_condition_and_nothing_else(
 
 
 async def test_conditions_stay_while_the_driver_is_not_managed(installed: OperatorCluster) -> None:
+    await installed.until(lambda: _rests(installed), "the operator has nothing left to write")
     before = await installed.driver()
     await installed.ask(managementState="Unmanaged")
     await installed.until(lambda: _observes(installed), "the operator has read the specification")
