@@ -349,6 +349,16 @@ def test_installation_without_csi_contains_nothing_of_the_driver() -> None:
         assert word not in text
 
 
+@pytest.mark.parametrize("platform", Platform)
+def test_tunnels_may_use_directories_of_nodes_with_selinux(platform: Platform) -> None:
+    """Also without OpenShift, such as nodes of RKE2 or kubeadm on Red Hat Enterprise Linux."""
+    pod = _workload(platform, NAMES.tunnel)
+    folders, agent = pod["initContainers"][0], pod["containers"][0]
+    assert _mounted(pod, folders)
+    assert _mounted(pod, agent)
+    assert pod["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+
+
 def test_csidriver_has_the_fields_of_the_aws_driver() -> None:
     manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES, csi=True))
     spec = _find(manifests, "CSIDriver", DRIVER)["spec"]

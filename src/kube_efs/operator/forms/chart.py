@@ -101,7 +101,6 @@ _CONTEXT: Final = Context(
         "tunnel_volumes": Expression(f"not ({_CSI_ONLY})"),
         "backends": Expression('ternary "csi" "tunnel,directory,csi" $.Values.csi.only'),
         "openshift": Expression(_OPENSHIFT),
-        "selinux": Expression(f"and ({_OPENSHIFT}) {_CSI}"),
         "user_id": Expression(str(_PLAIN["user_id"]), when=_NOT_OPENSHIFT),
         "tunnel_user_id": Expression(str(_PLAIN["tunnel_user_id"]), when=f"or ({_NOT_OPENSHIFT}) {_CSI}"),
         **{key: Expression(f"not {_HEALTH_HOST[name]}") for name, key in DEFAULT_HEALTH_HOST.items()},
