@@ -90,6 +90,13 @@ def test_variables_of_services_are_no_settings() -> None:
     assert _deployment("deployment")["spec"]["template"]["spec"]["enableServiceLinks"] is False
 
 
+def test_autoscaler_may_remove_the_node() -> None:
+    template = _deployment("deployment")["spec"]["template"]
+    local = [one["name"] for one in template["spec"]["volumes"] if "emptyDir" in one]
+    annotation = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+    assert template["metadata"]["annotations"][annotation].split(",") == local
+
+
 def test_config_map_and_secret_have_the_keys_of_efs_provisioner() -> None:
     [config_map] = _documents("configmap")
     references = [one["valueFrom"] for one in _container("deployment")["env"] if "valueFrom" in one]

@@ -269,7 +269,7 @@ def _adapted(
         if not lease.variables.keys() & variables.keys():
             variables = {**lease.variables, **variables}
     workload = injection.with_environment(workload, variables)
-    annotations = _pod_annotations(workload, _required_constraints(options).get(component))
+    annotations = _pod_annotations(_required_constraints(options).get(component))
     workload = injection.with_pod_annotations(workload, annotations)
     versions = {}
     if facts.trusted_ca_version:
@@ -307,17 +307,15 @@ def _required_constraints(options: RenderOptions) -> Mapping[Component, str]:
     }
 
 
-def _pod_annotations(workload: Manifest, constraints: str | None) -> dict[str, str]:
-    """What the cluster's autoscaler and OpenShift must know about the pods."""
-    annotations = {}
-    if workload["kind"] == "DaemonSet":
-        # While a node is drained, its pods still unmount their volumes.
-        annotations["cluster-autoscaler.kubernetes.io/enable-ds-eviction"] = "false"
-    if constraints is not None:
+def _pod_annotations(constraints: str | None) -> dict[str, str]:
+    """What OpenShift must know about the pods."""
+    if constraints is None:
+        return {}
+    return {
         # Another constraint with a higher priority could change the user or deny a directory of the node.
-        annotations["openshift.io/required-scc"] = constraints
-        annotations["target.workload.openshift.io/management"] = '{"effect": "PreferredDuringScheduling"}'
-    return annotations
+        "openshift.io/required-scc": constraints,
+        "target.workload.openshift.io/management": '{"effect": "PreferredDuringScheduling"}',
+    }
 
 
 def missing_ownership_tag(facts: InstallationFacts, processes: ProcessSettings) -> str:

@@ -216,6 +216,7 @@ def values_of(options: RenderOptions) -> Mapping[str, object]:
         "tunnel_volumes": not options.csi_only,
         "backends": "csi" if options.csi_only else "tunnel,directory,csi",
         "openshift": is_openshift,
+        "operator_constraints": "restricted-v2" if is_openshift else None,
         "user_id": None if is_openshift else _USER_ID,
         # This user owns directories of the node, so the ID cannot depend on the namespace.
         "tunnel_user_id": None if is_openshift and not options.csi else _USER_ID,

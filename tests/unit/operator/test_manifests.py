@@ -24,6 +24,7 @@ from kube_efs.settings.tunnel import TunnelSettings
 
 NAMES = NEW_INSTALLATION.names
 IMAGE = "registry.example.com/kube-efs:1.2.3"
+_AUTOSCALER = "cluster-autoscaler.kubernetes.io"
 PROCESSES = [
     pytest.param(NAMES.controller, "controller", ControllerSettings, id="controller"),
     pytest.param(NAMES.tunnel, "tunnel", TunnelSettings, id="tunnel"),
@@ -166,6 +167,31 @@ def test_probes_use_the_health_port(
 def test_variables_of_services_are_no_settings(platform: Platform, workload: str) -> None:
     """A Service ``kube-efs-metrics`` would otherwise give each pod an invalid ``KUBE_EFS_METRICS_PORT``."""
     assert _workload(platform, workload)["enableServiceLinks"] is False
+
+
+@pytest.mark.parametrize("platform", Platform)
+def test_autoscaler_may_remove_the_nodes_of_deployments(platform: Platform) -> None:
+    """It keeps nodes with pods that have local storage, except volumes that this annotation names."""
+    options = RenderOptions(platform=platform, csi=True)
+    deployments = [
+        one for one in (*render_manifests(options), *render_operator(options)) if one["kind"] == "Deployment"
+    ]
+    assert len(deployments) == 2
+    for one in deployments:
+        template = one["spec"]["template"]
+        local = [volume["name"] for volume in template["spec"]["volumes"] if "emptyDir" in volume]
+        named = template["metadata"]["annotations"][f"{_AUTOSCALER}/safe-to-evict-local-volumes"]
+        assert named.split(",") == local
+
+
+@pytest.mark.parametrize("platform", Platform)
+def test_autoscaler_does_not_evict_the_pods_of_nodes(platform: Platform) -> None:
+    """The pods with volumes end at the same time, and still need the tunnels and the driver."""
+    manifests = render_manifests(RenderOptions(platform=platform, csi=True))
+    templates = [one["spec"]["template"] for one in manifests if one["kind"] == "DaemonSet"]
+    assert len(templates) == 2
+    for one in templates:
+        assert one["metadata"]["annotations"][f"{_AUTOSCALER}/enable-ds-eviction"] == "false"
 
 
 @pytest.mark.parametrize(("workload", "command", "settings"), PROCESSES)

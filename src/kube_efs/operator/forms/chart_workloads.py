@@ -23,7 +23,7 @@ def workload_with_values(node: Any) -> Any:  # noqa: ANN401 - any JSON
     (name,) = [key for key, (asset, _) in WORKLOADS.items() if container["args"] == [asset]]
     values = f"$.Values.{name}"
     spec, template = node["spec"], node["spec"]["template"]
-    metadata = {**template["metadata"], "annotations": _pod_annotations(name)}
+    metadata = {**template["metadata"], "annotations": _pod_annotations(name, template)}
     pod = {
         **template["spec"],
         "nodeSelector": Expression(f"{values}.nodeSelector"),
@@ -55,14 +55,16 @@ def workload_with_values(node: Any) -> Any:  # noqa: ANN401 - any JSON
     return {**node, "metadata": {**node["metadata"], "labels": labels}, "spec": changed}
 
 
-def _pod_annotations(name: str) -> Expression:
+def _pod_annotations(name: str, template: Any) -> Override:  # noqa: ANN401 - any JSON
+    """Those of the asset, also beside the given ones."""
+    usual = template["metadata"]["annotations"]
     given = f"$.Values.{name}.podAnnotations"
-    if name != "controller":
-        return optional(given)
-    scraped = "and $.Values.controller.enableMetrics $.Values.controller.enablePrometheusAnnotations"
-    return Expression(
-        'include "kube-efs.controller.podAnnotations" $ | fromJson', when=f"or {given} ({scraped})"
-    )
+    annotations, when = f"deepCopy {given}", given
+    if name == "controller":
+        scraped = "and $.Values.controller.enableMetrics $.Values.controller.enablePrometheusAnnotations"
+        annotations = 'include "kube-efs.controller.podAnnotations" $ | fromJson'
+        when = f"or {given} ({scraped})"
+    return Override(f"merge ({annotations}) ({_dict(usual)})", when=when, usual=usual)
 
 
 def _labels(usual: Mapping[str, str], given: str) -> Override:
