@@ -88,7 +88,7 @@ class Kubelet:
     def __init__(self, folder: Path) -> None:
         self.registry = folder / "registry" / "efs.csi.aws.com-reg.sock"
 
-    async def register(self) -> csi.NodeGetInfoResponse:
+    async def register(self, *, error: str = "") -> csi.NodeGetInfoResponse:
         async with AsyncExitStack() as stack:
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"unix:{self.registry}"))
             stub = RegistrationStub(channel)
@@ -99,7 +99,8 @@ class Kubelet:
                 csi.NodeGetInfoRequest(), timeout=30
             )
             assert (await IdentityStub(driver).Probe(csi.ProbeRequest(), timeout=30)).ready.value
-            await stub.NotifyRegistrationStatus(reg.RegistrationStatus(plugin_registered=True), timeout=30)
+            status = reg.RegistrationStatus(plugin_registered=not error, error=error)
+            await stub.NotifyRegistrationStatus(status, timeout=30)
         return node
 
 
@@ -186,6 +187,26 @@ async def test_restarted_node_driver_is_registered_again(
         await program.ready()
         await program.kill()
         kubelet.registry.unlink()  # so that the next one's is waited for
+
+
+async def test_driver_shows_a_new_socket_after_a_failed_registration(
+    program: Program, folder: Path, eventually: Eventually
+) -> None:
+    """Older kubelets repeat no registration, for example one for which the API server did not answer."""
+    kubelet = Kubelet(folder)
+    await program.start()
+    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    shown = kubelet.registry.stat().st_ctime_ns
+    await kubelet.register(error="error updating CSINode: connection refused")
+
+    def is_shown_again() -> bool:
+        # Its name was removed and given again.
+        return kubelet.registry.exists() and kubelet.registry.stat().st_ctime_ns != shown
+
+    await eventually(lambda: asyncio.to_thread(is_shown_again))
+    assert (await page(program, "/readyz"))[0] == 503
+    await kubelet.register()
+    await program.ready(timeout_seconds=5)
 
 
 async def test_settings_take_precedence_over_instance_metadata(

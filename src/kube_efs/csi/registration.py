@@ -1,7 +1,11 @@
 """The registration of the node's driver: a socket in the directory that the kubelet watches.
 
 The kubelet requests the driver's name there, then calls NodeGetInfo on the driver's own socket and reports
-the result here. It retries after a failure. When the socket is removed, the driver is no longer registered.
+the result here. When the socket is removed, the driver is no longer registered.
+
+A registration fails if the API server does not answer for a moment, because the kubelet writes the CSINode
+and the Node. Only newer kubelets repeat it. Others do so when they see a new socket, so the socket is shown
+again.
 """
 
 import asyncio
@@ -12,16 +16,19 @@ from typing import Final
 import structlog
 
 from kube_efs.csi.protocol import registration_pb2, registration_pb2_grpc
-from kube_efs.csi.server import Service, UnixEndpoint
+from kube_efs.csi.server import Service, UnixEndpoint, show_again
 from kube_efs.model.volumes import DRIVER
 from kube_efs.telemetry.health import Health
 
-__all__ = ["RegistrationService", "registration_endpoint", "registration_service"]
+__all__ = ["RegistrationService", "keep_registering", "registration_endpoint", "registration_service"]
 
 log = structlog.get_logger()
 
 # The version of csi-node-driver-registrar; the kubelet accepts every 1.x.
 _VERSIONS: Final = ("1.0.0",)
+# A newer kubelet may repeat the registration itself.
+_PAUSE_SECONDS: Final = 5.0
+_LONGEST_PAUSE_SECONDS: Final = 60.0
 
 
 def registration_endpoint(folder: Path) -> UnixEndpoint:
@@ -35,11 +42,13 @@ def registration_endpoint(folder: Path) -> UnixEndpoint:
 class RegistrationService(registration_pb2_grpc.RegistrationServicer):
     """Gives the kubelet the driver's name and ``socket``, a path as the kubelet sees it.
 
-    ``registered`` is set once the kubelet has registered the driver.
+    ``registered`` is set once the kubelet has registered the driver. ``failed`` is set after a failed
+    registration, until one succeeds.
     """
 
     def __init__(self, socket: Path) -> None:
         self.registered = asyncio.Event()
+        self.failed = asyncio.Event()
         self._socket = socket
         self._health = Health.failing("the kubelet has not registered the driver yet")
 
@@ -62,9 +71,11 @@ class RegistrationService(registration_pb2_grpc.RegistrationServicer):
         if request.plugin_registered:
             self._health = Health()
             self.registered.set()
+            self.failed.clear()
             log.info("driver-registered", driver=DRIVER, socket=str(self._socket))
         else:
             self._health = Health.failing(f"the kubelet could not register the driver: {request.error}")
+            self.failed.set()
             log.error("driver-not-registered", driver=DRIVER, socket=str(self._socket), reason=request.error)
         return registration_pb2.RegistrationStatusResponse()
 
@@ -72,3 +83,21 @@ class RegistrationService(registration_pb2_grpc.RegistrationServicer):
 def registration_service(registration: RegistrationService) -> Service:
     """The service, to be served."""
     return partial(registration_pb2_grpc.add_RegistrationServicer_to_server, registration)
+
+
+async def keep_registering(
+    registration: RegistrationService, folder: Path, *, pause_seconds: float = _PAUSE_SECONDS
+) -> None:
+    """Show the socket again after each failed registration, until cancelled; raises OSError.
+
+    The pause before it doubles until a registration succeeds.
+    """
+    path = registration_endpoint(folder).path
+    while True:
+        await registration.failed.wait()
+        pause = pause_seconds
+        await asyncio.sleep(pause)
+        while registration.failed.is_set():
+            show_again(path)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(pause)

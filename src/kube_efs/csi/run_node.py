@@ -21,7 +21,12 @@ from kube_efs.csi.node import NodeOptions, NodeService, node_service
 from kube_efs.csi.node_info import NodeInfo
 from kube_efs.csi.node_volumes import NodeVolumes
 from kube_efs.csi.publication import UnmountOptions
-from kube_efs.csi.registration import RegistrationService, registration_endpoint, registration_service
+from kube_efs.csi.registration import (
+    RegistrationService,
+    keep_registering,
+    registration_endpoint,
+    registration_service,
+)
 from kube_efs.csi.server import parse_endpoint, serving
 from kube_efs.csi.startup_taint import remove_startup_taint, wait_for_tunnels
 from kube_efs.csi.statistics import Statistics
@@ -115,6 +120,9 @@ async def _run(settings: NodeSettings, mounter: Mounter) -> None:
             await stack.enter_async_context(serving(registering, registration_service(registration)))
         log.info("node-started", node=settings.node_name, node_id=node_info.node_id, zone=node_info.zone)
         async with asyncio.TaskGroup() as tasks:
+            if settings.registration_folder:
+                registering_again = partial(keep_registering, registration, settings.registration_folder)
+                tasks.create_task(duties.keep("registration", registering_again))
             if client and settings.removes_startup_taint:
                 removing = partial(_remove_taint, client, settings, registration, tunnels)
                 tasks.create_task(duties.keep("startup taint", removing))

@@ -5,7 +5,7 @@ Endpoints have the forms that CSI drivers and their sidecars use.
 
 import posixpath
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,7 +17,7 @@ import grpc.aio
 from kube_efs.csi.interceptors import RequestDecoder
 from kube_efs.model.errors import InvalidSetting
 
-__all__ = ["Endpoint", "Service", "TcpEndpoint", "UnixEndpoint", "parse_endpoint", "serving"]
+__all__ = ["Endpoint", "Service", "TcpEndpoint", "UnixEndpoint", "parse_endpoint", "serving", "show_again"]
 
 Service = Callable[[grpc.aio.Server], None]
 """Adds one service to a server, as the generated ``add_..._to_server`` do with their first argument bound."""
@@ -180,3 +180,19 @@ def _published(hidden: Path, path: Path) -> Iterator[None]:
     finally:
         if path.exists() and path.stat().st_ino == ours:
             path.unlink()
+
+
+def show_again(path: Path) -> None:
+    """Take the public name from a served socket and give it again, for those who watch its directory.
+
+    Raises OSError.
+    """
+    spare = path.with_name(f".{path.name}.again")
+    spare.unlink(missing_ok=True)
+    spare.hardlink_to(path)
+    try:
+        path.unlink()
+        with suppress(FileExistsError):  # A new process has published its own.
+            path.hardlink_to(spare)
+    finally:
+        spare.unlink()

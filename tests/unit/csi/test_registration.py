@@ -1,14 +1,65 @@
+import asyncio
+import ctypes
+import os
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 
+import grpc.aio
+import pytest
 from structlog.testing import capture_logs
 from tests.unit.csi.served import Connect
 
 from kube_efs.csi.protocol import registration_pb2 as protocol
 from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
-from kube_efs.csi.registration import RegistrationService, registration_endpoint, registration_service
+from kube_efs.csi.registration import (
+    RegistrationService,
+    keep_registering,
+    registration_endpoint,
+    registration_service,
+)
+from kube_efs.csi.server import serving
 from kube_efs.telemetry.health import Health
 
 SOCKET = Path("/var/lib/kubelet/plugins/efs.csi.aws.com/csi.sock")
+FAILED = protocol.RegistrationStatus(plugin_registered=False, error="connection refused")
+DONE = protocol.RegistrationStatus(plugin_registered=True)
+NAME = "efs.csi.aws.com-reg.sock"
+_CREATED, _REMOVED = 0x100, 0x200  # sys/inotify.h
+
+
+class Watcher:
+    """What the kubelet sees in a directory."""
+
+    def __init__(self, folder: Path) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        assert libc.inotify_add_watch(self.descriptor, os.fsencode(folder), _CREATED | _REMOVED) >= 0
+
+    def seen(self) -> list[int]:
+        """The new events of the socket; the kubelet ignores names that begin with a dot."""
+        try:
+            text = os.read(self.descriptor, 65536)
+        except BlockingIOError:
+            return []
+        found = []
+        while text:
+            _, mask, _, size = struct.unpack_from("iIII", text)
+            if text[16 : 16 + size].rstrip(b"\0") == NAME.encode():
+                found.append(mask)
+            text = text[16 + size :]
+        return found
+
+
+def names_in(folder: Path) -> list[str]:
+    return [one.name for one in folder.iterdir()]
+
+
+@pytest.fixture
+def watcher(tmp_path: Path) -> Iterator[Watcher]:
+    watcher = Watcher(tmp_path)
+    yield watcher
+    os.close(watcher.descriptor)
 
 
 def test_socket_has_the_name_of_node_driver_registrar() -> None:
@@ -46,3 +97,48 @@ async def test_outcome_of_the_registration_is_logged_and_determines_the_health(c
     ]
     told = [(line["log_level"], line["event"], line.get("reason")) for line in logs if "driver" in line]
     assert told == [("error", "driver-not-registered", "no such node"), ("info", "driver-registered", None)]
+
+
+@pytest.mark.parametrize("leaves_a_socket", [False, True])
+async def test_kubelet_sees_a_new_socket_until_it_has_registered_the_driver(
+    tmp_path: Path, watcher: Watcher, leaves_a_socket: bool
+) -> None:
+    registration, endpoint = RegistrationService(SOCKET), registration_endpoint(tmp_path)
+    if leaves_a_socket:  # as an earlier process that was killed
+        os.mknod(endpoint.path, 0o140600)
+    async with serving(endpoint, registration_service(registration)):
+        task = asyncio.create_task(keep_registering(registration, tmp_path, pause_seconds=0.01))
+        await asyncio.sleep(0.05)
+        watcher.seen()
+        await registration.NotifyRegistrationStatus(FAILED, None)
+        await asyncio.sleep(0.2)
+        events = watcher.seen()
+        assert events == [_REMOVED, _CREATED] * (len(events) // 2)
+        assert len(events) >= 4
+        async with grpc.aio.insecure_channel(f"unix:{endpoint.path}") as channel:
+            assert (await RegistrationStub(channel).GetInfo(protocol.InfoRequest())).name == "efs.csi.aws.com"
+            await RegistrationStub(channel).NotifyRegistrationStatus(DONE)
+        watcher.seen()
+        await asyncio.sleep(0.2)
+        assert watcher.seen() == []
+        task.cancel()
+        await asyncio.wait([task])
+    assert names_in(tmp_path) == []
+
+
+async def test_socket_of_a_newer_process_stays(tmp_path: Path, watcher: Watcher) -> None:
+    older, newer = RegistrationService(SOCKET), RegistrationService(SOCKET)
+    endpoint = registration_endpoint(tmp_path)
+    async with (
+        serving(endpoint, registration_service(older)),
+        serving(endpoint, registration_service(newer)),
+    ):
+        task = asyncio.create_task(keep_registering(older, tmp_path, pause_seconds=0.01))
+        await older.NotifyRegistrationStatus(FAILED, None)
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.wait([task])
+        async with grpc.aio.insecure_channel(f"unix:{endpoint.path}") as channel:
+            await RegistrationStub(channel).NotifyRegistrationStatus(DONE)
+        assert newer.registered.is_set()
+        assert watcher.seen()
