@@ -209,6 +209,18 @@ async def test_driver_shows_a_new_socket_after_a_failed_registration(
     await program.ready(timeout_seconds=5)
 
 
+async def test_zone_that_differs_from_the_label_of_the_node_does_not_keep_the_driver_away(
+    program: Program, folder: Path, eventually: Eventually
+) -> None:
+    kubelet = Kubelet(folder)
+    await program.start()
+    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    refused = 'detected topology value collision: driver reported "us-east-1a" but existing label is "rack-1"'
+    assert (await kubelet.register(error=refused)).accessible_topology.segments
+    assert not (await kubelet.register()).accessible_topology.segments
+    await program.ready(timeout_seconds=5)
+
+
 async def test_settings_take_precedence_over_instance_metadata(
     program: Program, environment: dict[str, str], folder: Path, eventually: Eventually
 ) -> None:

@@ -124,12 +124,22 @@ class NodeService(csi_pb2_grpc.NodeServicer):
         self._options = options
         self._file_counts = file_counts
         self._calls = RunningCalls(options.max_inflight)
+        self._reports_zone = True
+
+    def withhold_zone(self) -> None:
+        """Do not report the zone any more: the kubelet has refused it."""
+        self._reports_zone = False
+        log.warning(
+            "zone-not-reported",
+            zone=self._node_info.zone,
+            reason=f"the Node has another label {ZONE_LABEL}",
+        )
 
     async def NodeGetInfo(
         self, request: csi_pb2.NodeGetInfoRequest, context: _Context
     ) -> csi_pb2.NodeGetInfoResponse:
         """Which node this is, and in which zone."""
-        zone = self._node_info.zone
+        zone = self._node_info.zone if self._reports_zone else None
         return csi_pb2.NodeGetInfoResponse(
             node_id=self._node_info.node_id,
             max_volumes_per_node=self._options.attach_limit,

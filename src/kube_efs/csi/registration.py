@@ -9,6 +9,7 @@ again.
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,8 @@ log = structlog.get_logger()
 
 # The version of csi-node-driver-registrar; the kubelet accepts every 1.x.
 _VERSIONS: Final = ("1.0.0",)
+# The zone of the driver is not that in the label of the Node, which people may have written.
+_COLLISION: Final = "topology value collision"
 # A newer kubelet may repeat the registration itself.
 _PAUSE_SECONDS: Final = 5.0
 _LONGEST_PAUSE_SECONDS: Final = 60.0
@@ -43,13 +46,14 @@ class RegistrationService(registration_pb2_grpc.RegistrationServicer):
     """Gives the kubelet the driver's name and ``socket``, a path as the kubelet sees it.
 
     ``registered`` is set once the kubelet has registered the driver. ``failed`` is set after a failed
-    registration, until one succeeds.
+    registration, until one succeeds. ``withhold_zone`` is called if the kubelet refuses the zone.
     """
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, *, withhold_zone: Callable[[], None] = lambda: None) -> None:
         self.registered = asyncio.Event()
         self.failed = asyncio.Event()
         self._socket = socket
+        self._withhold_zone = withhold_zone
         self._health = Health.failing("the kubelet has not registered the driver yet")
 
     def health(self) -> Health:
@@ -76,6 +80,8 @@ class RegistrationService(registration_pb2_grpc.RegistrationServicer):
         else:
             self._health = Health.failing(f"the kubelet could not register the driver: {request.error}")
             self.failed.set()
+            if _COLLISION in request.error:
+                self._withhold_zone()
             log.error("driver-not-registered", driver=DRIVER, socket=str(self._socket), reason=request.error)
         return registration_pb2.RegistrationStatusResponse()
 

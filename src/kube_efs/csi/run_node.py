@@ -106,7 +106,7 @@ async def _run(settings: NodeSettings, mounter: Mounter) -> None:
             )
         node = NodeService(volumes, statistics, node_info, _options(settings), counts)
         heartbeat = Heartbeat("reconciliation", max_age_seconds=_MAX_SILENT_SECONDS)
-        registration = RegistrationService(settings.kubelet_socket)
+        registration = RegistrationService(settings.kubelet_socket, withhold_zone=node.withhold_zone)
         shown.heartbeat = heartbeat
         shown.registered = registration.health if settings.registration_folder else Health
         interceptor = CallInterceptor(CsiMetrics(registry))

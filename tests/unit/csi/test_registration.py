@@ -142,3 +142,17 @@ async def test_socket_of_a_newer_process_stays(tmp_path: Path, watcher: Watcher)
             await RegistrationStub(channel).NotifyRegistrationStatus(DONE)
         assert newer.registered.is_set()
         assert watcher.seen()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_withheld"),
+    [
+        ("detected topology value collision: driver reported a but existing label is b", True),
+        ("error updating CSINode: connection refused", False),
+    ],
+)
+async def test_zone_that_the_kubelet_refuses_is_not_reported_again(error: str, is_withheld: bool) -> None:
+    withheld: list[str] = []
+    registration = RegistrationService(SOCKET, withhold_zone=lambda: withheld.append("zone"))
+    await registration.NotifyRegistrationStatus(protocol.RegistrationStatus(error=error), None)
+    assert bool(withheld) is is_withheld
