@@ -21,6 +21,11 @@ _LONGEST_NAME: Final = 255  # bytes: NAME_MAX
 _CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _MODE: Final = 0o755
 _LINK: Final = ("is a link", "remove the link")
+# Only the image of the driver is read-only, so the path is in none of the node's directories.
+_NOT_OF_THE_NODE: Final = (
+    "install the driver with the --root-dir of the kubelets: --kubelet-dir of kube-efs render,"
+    " csi.kubeletDirectory of the chart, or KUBE_EFS_KUBELET_FOLDER of the operator"
+)
 # Errors for which the caller must use another path: the problem and the remedy.
 _PATH_ERRORS: Final = MappingProxyType(
     {
@@ -70,7 +75,8 @@ def make_target(target: Path) -> None:
         if fault := _PATH_ERRORS.get(error.errno or 0):
             raise _refused(target, *fault) from error
         problem = f"cannot be created ({error.strerror})"
-        raise MountFailed(problem, field="target_path", value=str(target)) from error
+        remedy = _NOT_OF_THE_NODE if error.errno == errno.EROFS else ""
+        raise MountFailed(problem, field="target_path", value=str(target), remedy=remedy) from error
     if stat.S_ISLNK(mode):  # mount(8) would follow it
         raise _refused(target, *_LINK)
     if not stat.S_ISDIR(mode):

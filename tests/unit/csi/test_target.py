@@ -1,5 +1,6 @@
 """Target paths and their directories: checked, resolved, created and removed."""
 
+import errno
 import os
 import re
 import subprocess
@@ -92,6 +93,19 @@ def test_another_error_of_the_disk_is_a_failed_mount(tmp_path: Path) -> None:
     # A directory of the kernel's, in which nothing can be made.
     with pytest.raises(MountFailed, match="cannot be created"):
         make_target(Path("/proc/self/target"))
+
+
+def test_target_outside_of_the_directory_of_the_driver_names_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With MicroK8s, /var/lib/kubelet is a link, so the driver is registered with this directory, too."""
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(MountFailed, match=r"Read-only file system.*--kubelet-dir"):
+        make_target(tmp_path / "mount")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
