@@ -27,6 +27,10 @@ _UNCONFIRMED = frozenset({Action.LIST})
 # A copy that takes longer continues in another pod.
 COPY_SECONDS = 24 * 3600
 
+# The sidecar of a service mesh does not end with the worker, so the pod would end at its deadline, and count
+# as failed. Istio reads a label, Linkerd an annotation.
+_NO_SIDECAR_LABELS: Mapping[str, str] = MappingProxyType({"sidecar.istio.io/inject": "false"})
+_NO_SIDECAR_ANNOTATIONS: Mapping[str, str] = MappingProxyType({"linkerd.io/inject": "disabled"})
 # The scheduling gate of a pod until its order is confirmed.
 _GATE = f"{PREFIX}/order"
 _POOL = f"{PREFIX}/worker-pool"
@@ -252,8 +256,8 @@ def pod_for(
         WorkerPod(
             namespace=options.namespace,
             name=name,
-            labels=WORKER_LABELS,
-            annotations={FILE_SYSTEM_ID: file_system_id, _POOL: options.pool},
+            labels={**WORKER_LABELS, **_NO_SIDECAR_LABELS},
+            annotations={FILE_SYSTEM_ID: file_system_id, _POOL: options.pool, **_NO_SIDECAR_ANNOTATIONS},
             image=options.image,
             arguments=_escaped(render_arguments(job, items, root=MOUNT_PATH)),
             service_account=options.service_account,

@@ -25,6 +25,7 @@ from lightkube.resources.core_v1 import Namespace
 from kube_efs.kube.csi_nodes import CsiNode
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.names import WORKER_LABELS
 from kube_efs.provisioning.workers import placement as module
 from kube_efs.provisioning.workers.orders import Action, Item, Job
 from kube_efs.provisioning.workers.placement import Placement, WorkerPlacement
@@ -185,3 +186,13 @@ def test_pod_is_only_for_the_nodes_of_its_placement(placement: Placement) -> Non
     terms = required.requiredDuringSchedulingIgnoredDuringExecution
     assert terms
     assert terms.nodeSelectorTerms == list(placement.terms)
+
+
+def test_pods_get_no_sidecar_of_a_service_mesh() -> None:
+    """It does not end with the worker, so the pod would run until its deadline and count as failed."""
+    options = WorkerOptions(namespace="efs", image="kube-efs:test")
+    items = [Item(directory=parse_directory("/team/data"))]
+    pod = pod_for(FileSystemId("fs-1"), Job(action=Action.MAKE), items, options, Placement())
+    assert pod.metadata is not None
+    assert pod.metadata.labels == {**WORKER_LABELS, "sidecar.istio.io/inject": "false"}
+    assert (pod.metadata.annotations or {})["linkerd.io/inject"] == "disabled"
