@@ -91,9 +91,7 @@ def registration_service(registration: RegistrationService) -> Service:
     return partial(registration_pb2_grpc.add_RegistrationServicer_to_server, registration)
 
 
-async def keep_registering(
-    registration: RegistrationService, folder: Path, *, pause_seconds: float = _PAUSE_SECONDS
-) -> None:
+async def keep_registering(registration: RegistrationService, folder: Path) -> None:
     """Show the socket again after each failed registration, until cancelled; raises OSError.
 
     The pause before it doubles until a registration succeeds.
@@ -101,7 +99,7 @@ async def keep_registering(
     path = registration_endpoint(folder).path
     while True:
         await registration.failed.wait()
-        pause = pause_seconds
+        pause = _PAUSE_SECONDS
         await asyncio.sleep(pause)
         while registration.failed.is_set():
             show_again(path)

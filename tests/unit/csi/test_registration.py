@@ -18,7 +18,7 @@ from kube_efs.csi.registration import (
     registration_endpoint,
     registration_service,
 )
-from kube_efs.csi.server import serving
+from kube_efs.csi.server import serving, show_again
 from kube_efs.telemetry.health import Health
 
 SOCKET = Path("/var/lib/kubelet/plugins/efs.csi.aws.com/csi.sock")
@@ -99,49 +99,64 @@ async def test_outcome_of_the_registration_is_logged_and_determines_the_health(c
     assert told == [("error", "driver-not-registered", "no such node"), ("info", "driver-registered", None)]
 
 
-@pytest.mark.parametrize("leaves_a_socket", [False, True])
+@pytest.mark.virtual_time
 async def test_kubelet_sees_a_new_socket_until_it_has_registered_the_driver(
-    tmp_path: Path, watcher: Watcher, leaves_a_socket: bool
+    tmp_path: Path, watcher: Watcher
 ) -> None:
+    registration = RegistrationService(SOCKET)
+    os.mknod(registration_endpoint(tmp_path).path, 0o140600)
+    task = asyncio.create_task(keep_registering(registration, tmp_path))
+
+    async def shown_after(seconds: int) -> list[int]:
+        """In which of so many seconds the kubelet sees a new socket."""
+        found = []
+        for second in range(seconds):
+            await asyncio.sleep(1)
+            if events := watcher.seen():
+                assert events == [_REMOVED, _CREATED]
+                found.append(second)
+        return found
+
+    await asyncio.sleep(0.5)
+    assert watcher.seen() == [_CREATED]
+    assert await shown_after(100) == []
+    for _ in range(2):
+        await registration.NotifyRegistrationStatus(FAILED, None)
+        assert await shown_after(200) == [4, 14, 34, 74, 134, 194]
+        await registration.NotifyRegistrationStatus(DONE, None)
+        assert await shown_after(100) == []
+    task.cancel()
+    await asyncio.wait([task])
+    assert names_in(tmp_path) == [NAME]
+
+
+@pytest.mark.parametrize("leaves_a_socket", [False, True])
+async def test_socket_that_is_shown_again_is_still_served(tmp_path: Path, leaves_a_socket: bool) -> None:
     registration, endpoint = RegistrationService(SOCKET), registration_endpoint(tmp_path)
     if leaves_a_socket:  # as an earlier process that was killed
         os.mknod(endpoint.path, 0o140600)
     async with serving(endpoint, registration_service(registration)):
-        task = asyncio.create_task(keep_registering(registration, tmp_path, pause_seconds=0.01))
-        await asyncio.sleep(0.05)
-        watcher.seen()
-        await registration.NotifyRegistrationStatus(FAILED, None)
-        await asyncio.sleep(0.2)
-        events = watcher.seen()
-        assert events == [_REMOVED, _CREATED] * (len(events) // 2)
-        assert len(events) >= 4
-        async with grpc.aio.insecure_channel(f"unix:{endpoint.path}") as channel:
-            assert (await RegistrationStub(channel).GetInfo(protocol.InfoRequest())).name == "efs.csi.aws.com"
-            await RegistrationStub(channel).NotifyRegistrationStatus(DONE)
-        watcher.seen()
-        await asyncio.sleep(0.2)
-        assert watcher.seen() == []
-        task.cancel()
-        await asyncio.wait([task])
+        for _ in range(2):
+            show_again(endpoint.path)
+            async with grpc.aio.insecure_channel(f"unix:{endpoint.path}") as channel:
+                found = await RegistrationStub(channel).GetInfo(protocol.InfoRequest())
+            assert found.name == "efs.csi.aws.com"
     assert names_in(tmp_path) == []
 
 
-async def test_socket_of_a_newer_process_stays(tmp_path: Path, watcher: Watcher) -> None:
+async def test_socket_of_a_newer_process_is_shown_and_stays(tmp_path: Path, watcher: Watcher) -> None:
     older, newer = RegistrationService(SOCKET), RegistrationService(SOCKET)
     endpoint = registration_endpoint(tmp_path)
     async with (
         serving(endpoint, registration_service(older)),
         serving(endpoint, registration_service(newer)),
     ):
-        task = asyncio.create_task(keep_registering(older, tmp_path, pause_seconds=0.01))
-        await older.NotifyRegistrationStatus(FAILED, None)
-        await asyncio.sleep(0.1)
-        task.cancel()
-        await asyncio.wait([task])
+        watcher.seen()
+        show_again(endpoint.path)
+        assert watcher.seen() == [_REMOVED, _CREATED]
         async with grpc.aio.insecure_channel(f"unix:{endpoint.path}") as channel:
             await RegistrationStub(channel).NotifyRegistrationStatus(DONE)
         assert newer.registered.is_set()
-        assert watcher.seen()
 
 
 @pytest.mark.parametrize(
