@@ -1,13 +1,11 @@
 """Sessions of AWS's client library: they share their memory, log no text of an answer, and say who calls."""
 
 import logging
-import ssl
 from importlib.metadata import version
 from typing import Final
 from weakref import WeakValueDictionary
 
 from aiobotocore.config import AioConfig
-from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession, get_session
 from botocore.loaders import Loader, create_loader
 
@@ -39,18 +37,6 @@ _LOADERS: Final = WeakValueDictionary[str | None, Loader]()
 _USER_AGENT: Final = f"kube-efs/{version('kube-efs')}"
 
 
-class _HttpSession(AIOHTTPSession):  # type: ignore[misc]  # the library has no types
-    """Trusts the authorities in ``AWS_CA_BUNDLE`` whatever the version of Python.
-
-    Since Python 3.13, certificates need extensions that those of proxies which inspect TLS often lack.
-    """
-
-    def _get_ssl_context(self) -> ssl.SSLContext:
-        context: ssl.SSLContext = super()._get_ssl_context()
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        return context
-
-
 def new_session() -> AioSession:
     """A session without loaded state, except the descriptions of services that other sessions use."""
     for name in _LOGGERS:
@@ -63,5 +49,5 @@ def new_session() -> AioSession:
 
     # Its configuration is read only when it is needed, because callers change that first.
     session.lazy_register_component("data_loader", loader)
-    session.set_default_client_config(AioConfig(user_agent=_USER_AGENT, http_session_cls=_HttpSession))
+    session.set_default_client_config(AioConfig(user_agent=_USER_AGENT))
     return session
