@@ -211,6 +211,8 @@ def _new_provider(process: str, node: str, pod: str) -> "tuple[TracerProvider, S
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    from kube_efs.telemetry.collector_connections import collector_session
+
     _hide_headers(os.environ)
     library = logging.getLogger(_LIBRARY)
     library.handlers, library.propagate = [_Warnings()], False
@@ -229,7 +231,7 @@ def _new_provider(process: str, node: str, pod: str) -> "tuple[TracerProvider, S
     )
     # Its own handler at the end of the process would wait for the collector for 30 s.
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    exporter = OTLPSpanExporter()
+    exporter = OTLPSpanExporter(session=collector_session())
     provider.add_span_processor(BatchSpanProcessor(exporter))
     log.info("traces-started", service=str(resource.attributes["service.name"]))
     return provider, exporter

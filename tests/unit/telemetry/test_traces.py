@@ -2,10 +2,13 @@
 
 import ast
 import asyncio
+import importlib
+import ipaddress
 import json
 import logging
 import os
 import re
+import ssl
 import subprocess
 import sys
 import time
@@ -13,8 +16,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from structlog.testing import capture_logs
 from tests.collector import Collector, collecting
+from tests.unit.plain_certificates import make_strict, plain_certificates
 
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.secrets import hidden_here, text_without_secrets
@@ -213,6 +218,25 @@ async def test_credentials_for_the_collector_are_sent_to_it_and_appear_in_no_tex
     assert sending.headers[0]["Authorization"] == "Basic c0llect0r"
     text = text_without_secrets("c0llect0r abcdefghij0123456789 blue")
     assert text == "[removed] [removed] blue"
+
+
+async def test_authority_of_the_collector_needs_no_extensions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates = plain_certificates(tmp_path, x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificates.server)
+    make_strict(monkeypatch, importlib.import_module("urllib3.connection"), "create_urllib3_context")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates.authority))
+    # The library prefers these to a session's own.
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
+    async with collecting(tls) as collector:
+        for name, value in collector.environment.items():
+            monkeypatch.setenv(name, value)
+        with tracing("kube-efs-node"), trace("outer"):
+            pass
+        await collector.received("outer")
 
 
 async def test_long_values_are_shortened(sending: Collector) -> None:
