@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -87,15 +86,15 @@ class Collector:
 
 
 @asynccontextmanager
-async def collecting(tls: ssl.SSLContext | None = None) -> AsyncIterator[Collector]:
+async def collecting() -> AsyncIterator[Collector]:
     """A collector on a free port of loopback while the context is open."""
     collector, app = Collector(), web.Application()
     app.router.add_post("/v1/traces", collector.receive)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-        collector.url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        collector.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         yield collector
     finally:
         await runner.cleanup()

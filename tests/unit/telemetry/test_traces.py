@@ -11,8 +11,10 @@ import re
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from tests.unit.plain_certificates import make_strict, plain_certificates
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.secrets import hidden_here, text_without_secrets
 from kube_efs.telemetry import traces
+from kube_efs.telemetry.collector_connections import collector_session
 from kube_efs.telemetry.traces import continued_trace, span, trace, trace_parent, tracing
 
 # Accepts connections of nobody.
@@ -220,23 +223,22 @@ async def test_credentials_for_the_collector_are_sent_to_it_and_appear_in_no_tex
     assert text == "[removed] [removed] blue"
 
 
-async def test_authority_of_the_collector_needs_no_extensions(
+def test_authority_of_the_collector_needs_no_extensions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificates = plain_certificates(tmp_path, x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificates.server)
     make_strict(monkeypatch, importlib.import_module("urllib3.connection"), "create_urllib3_context")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates.authority))
-    # The library prefers these to a session's own.
-    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
-    monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
-    async with collecting(tls) as collector:
-        for name, value in collector.environment.items():
-            monkeypatch.setenv(name, value)
-        with tracing("kube-efs-node"), trace("outer"):
-            pass
-        await collector.received("outer")
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server, collector_session() as session:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        session.trust_env = False
+        url = f"https://127.0.0.1:{server.server_port}"
+        assert session.get(url, verify=str(certificates.authority), timeout=60).status_code == 501
+        session.close()
+        thread.join()
 
 
 async def test_long_values_are_shortened(sending: Collector) -> None:
