@@ -104,6 +104,14 @@ class Kubelet:
         return node
 
 
+async def started(program: Program, folder: Path, eventually: Eventually) -> Kubelet:
+    """Start the driver; returns the kubelet when it sees the socket for the registration."""
+    kubelet = Kubelet(folder)
+    await program.start()
+    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    return kubelet
+
+
 def names_below(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*"))
 
@@ -116,9 +124,7 @@ async def page(program: Program, path: str) -> tuple[int, str]:
 async def test_kubelet_registers_the_driver_and_gets_node_id_and_zone(
     program: Program, folder: Path, eventually: Eventually
 ) -> None:
-    kubelet = Kubelet(folder)
-    await program.start()
-    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    kubelet = await started(program, folder, eventually)
     assert await page(program, "/readyz") == (
         503,
         '{"ok": false, "reasons": ["the kubelet has not registered the driver yet"]}',
@@ -156,9 +162,7 @@ async def test_startup_taint_is_removed_after_the_registration(
     async def is_only_dedicated() -> bool:
         return await keys() == {"dedicated"}
 
-    kubelet = Kubelet(folder)
-    await program.start()
-    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    kubelet = await started(program, folder, eventually)
     assert (await page(program, "/healthz"))[0] == 200
     assert await keys() == {"dedicated", STARTUP_TAINT}
     await kubelet.register()
@@ -168,9 +172,7 @@ async def test_startup_taint_is_removed_after_the_registration(
 async def test_stopped_node_driver_leaves_no_socket_behind(
     program: Program, folder: Path, eventually: Eventually
 ) -> None:
-    kubelet = Kubelet(folder)
-    await program.start()
-    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    await started(program, folder, eventually)
     async with asyncio.timeout(5):
         assert await program.stop() == 0
     assert await asyncio.to_thread(names_below, folder) == ["log", "registry"]
@@ -193,9 +195,7 @@ async def test_driver_shows_a_new_socket_after_a_failed_registration(
     program: Program, folder: Path, eventually: Eventually
 ) -> None:
     """Older kubelets repeat no registration, for example one for which the API server did not answer."""
-    kubelet = Kubelet(folder)
-    await program.start()
-    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    kubelet = await started(program, folder, eventually)
     shown = kubelet.registry.stat().st_ctime_ns
     await kubelet.register(error="error updating CSINode: connection refused")
 
@@ -214,9 +214,7 @@ async def test_driver_shows_a_new_socket_after_a_failed_registration(
 async def test_zone_that_differs_from_the_label_of_the_node_does_not_keep_the_driver_away(
     program: Program, folder: Path, eventually: Eventually
 ) -> None:
-    kubelet = Kubelet(folder)
-    await program.start()
-    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    kubelet = await started(program, folder, eventually)
     refused = 'detected topology value collision: driver reported "us-east-1a" but existing label is "rack-1"'
     assert (await kubelet.register(error=refused)).accessible_topology.segments
     assert not (await kubelet.register()).accessible_topology.segments
@@ -227,9 +225,7 @@ async def test_settings_take_precedence_over_instance_metadata(
     program: Program, environment: dict[str, str], folder: Path, eventually: Eventually
 ) -> None:
     environment |= {"KUBE_EFS_ZONE": "us-east-1f", "KUBE_EFS_VOLUME_ATTACH_LIMIT": "20"}
-    kubelet = Kubelet(folder)
-    await program.start()
-    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    kubelet = await started(program, folder, eventually)
     info = await kubelet.register()
     assert info.accessible_topology.segments == {"topology.kubernetes.io/zone": "us-east-1f"}
     assert info.max_volumes_per_node == 20

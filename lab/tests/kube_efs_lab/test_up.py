@@ -159,8 +159,8 @@ def test_a_killed_process_is_started_again_and_the_class_can_be_applied_again(up
     [controller] = [child for child in children if child.cmdline()[-1] == "controller"]
     controller.kill()
 
-    _until(lambda: "kube-efs controller has ended (exit code -9)" in up.output(), 60, "its end is told")
-    _until(lambda: "kube-efs controller serves its metrics at" in up.output(), 120, "its new address is told")
+    _until(lambda: "kube-efs controller has ended (exit code -9)" in up.output(), 60, "its end is reported")
+    _until(lambda: "kube-efs controller serves its metrics at" in up.output(), 120, "it serves again")
     up.kubectl("apply", "-f", "-", text=EXAMPLE_CLAIM)
     up.kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=90s")
 

@@ -412,7 +412,7 @@ async def test_image_without_command(world: World) -> None:
 
 
 async def test_image_that_nobody_knows_has_a_placeholder(world: World) -> None:
-    # Longer than anybody waits here, so it ends when it is told to.
+    # Longer than this test waits, so it must end on SIGTERM.
     await run_pod(
         world.client, container={"command": None, "image": "nginx"}, terminationGracePeriodSeconds=1000
     )
