@@ -12,9 +12,24 @@ from kube_efs_lab.programs import reserved_base_port
 
 @pytest.fixture
 def free_ports() -> tuple[int, int]:
-    """Two ports that neither other processes of tests nor embedded clusters look for."""
-    first = on_demand_options(Path("/nowhere")).ports.first
-    return first + 1, first + 3
+    """Two ports that neither other processes of tests nor embedded clusters look for.
+
+    An earlier process of tests had the same hundred, and the kernel keeps the ports of its last connections
+    for a minute.
+    """
+    ports = on_demand_options(Path("/nowhere")).ports
+    one, other, *_ = filter(_is_unused, range(ports.first + 1, ports.last, 2))
+    return one, other
+
+
+def _is_unused(port: int) -> bool:
+    with socket.socket() as before, socket.socket() as itself:
+        try:
+            before.bind(("127.0.0.1", port - 1))
+            itself.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def test_two_clusters_get_different_ports(free_ports: tuple[int, int]) -> None:
