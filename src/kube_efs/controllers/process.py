@@ -5,13 +5,14 @@ decides anything. A process that loses the Lease ends; the restarted container h
 """
 
 import asyncio
+import gc
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import structlog
 from lightkube import AsyncClient
@@ -53,6 +54,9 @@ from kube_efs.web.server import Sources, StatusPage
 
 log = structlog.get_logger(__name__)
 
+# With 200 bytes each, 2 MB of garbage at most before the first search for it.
+_OBJECTS_BETWEEN_SEARCHES: Final = 10_000
+
 
 @dataclass(slots=True)
 class _State:
@@ -68,6 +72,10 @@ class _State:
 
     def has_loaded(self) -> None:
         self.loaded = True
+        # Nearly all that exists now stays. Searches for cyclic garbage pass over it from here on, and are
+        # rarer: those of Python's default cost a burst of claims a twelfth of its CPU time.
+        gc.freeze()
+        gc.set_threshold(_OBJECTS_BETWEEN_SEARCHES)
 
     def liveness(self) -> Health:
         return self.catalogue.health() if self.catalogue else Health()

@@ -211,9 +211,10 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
 
     async def _write(self, entry: _Entry) -> None:
         # Forgotten until the write has succeeded: after a lost answer, only the API server knows the count.
-        known = self._counts.pop(entry.key, None)
+        key = entry.key
+        known = self._counts.pop(key, None)
         if known is not None and not entry.is_counted:
-            self._counts[entry.key] = known
+            self._counts[key] = known
             return
         try:
             count = await (self._create(entry) if known is None else self._count_up(entry, known + 1))
@@ -223,7 +224,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         except KubeNotFound:
             # The API server deletes events after an hour.
             count = await self._create(entry)
-        self._counts[entry.key] = count
+        self._counts[key] = count
         if len(self._counts) > _REMEMBERED:
             self._counts.popitem(last=False)
 
