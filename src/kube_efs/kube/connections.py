@@ -11,13 +11,14 @@ answer to a POST or DELETE may be lost after it has taken effect, and only the c
 one is harmless.
 """
 
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import aiohttp
 import httpx2
-from aiohttp import ClientHandlerType
+from aiohttp import AddrInfoType, ClientHandlerType
 from yarl import URL
 
 # The errors of aiohttp as errors of the client's library; the first match applies.
@@ -30,6 +31,11 @@ _NAMES = (
     (aiohttp.ServerDisconnectedError, httpx2.RemoteProtocolError),
     (aiohttp.ClientError, httpx2.ReadError),
 )
+# A server that has lost its power or network says nothing, and a watch has nothing to send. So after 30 s of
+# silence, the kernel sends probes, and 15 s later the connection fails, as those of client-go do.
+_KEEPALIVE_IDLE_SECONDS = 30
+_KEEPALIVE_INTERVAL_SECONDS = 5
+_KEEPALIVE_PROBES = 3
 # aiohttp would add its own headers to a request without these.
 _NO_DEFAULT_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
@@ -79,7 +85,7 @@ class Connections(httpx2.AsyncBaseTransport):
         # aiohttp needs a running loop, but code that only reads a kubeconfig has none.
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=self._verify),
+                connector=aiohttp.TCPConnector(ssl=self._verify, socket_factory=_socket_with_keepalive),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=_NO_DEFAULT_HEADERS,
                 auto_decompress=False,
@@ -102,6 +108,25 @@ class _Body(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         # This closes a connection with unread data, and keeps any other.
         self._answer.release()
+
+
+def _socket_with_keepalive(address: AddrInfoType) -> socket.socket:
+    """A socket whose connection fails when its peer does not answer any more."""
+    family, kind, protocol, _, _ = address
+    limit = _KEEPALIVE_IDLE_SECONDS + _KEEPALIVE_PROBES * _KEEPALIVE_INTERVAL_SECONDS
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # macOS, where only people's commands run, does not have all of them.
+    for name, value in (
+        ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_SECONDS),
+        ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_SECONDS),
+        ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
+        # The same for what was sent and not confirmed, in milliseconds.
+        ("TCP_USER_TIMEOUT", 1000 * limit),
+    ):
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
 
 
 async def _send_once(request: aiohttp.ClientRequest, send: ClientHandlerType) -> aiohttp.ClientResponse:

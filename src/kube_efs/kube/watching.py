@@ -192,7 +192,7 @@ async def _watch(
     wanted = library.prepare_request(
         "list", res=resource, namespace=scope.get("namespace"), watch=True, params=parameters
     )
-    # A half-open connection shows no error.
+    # The kernel notices a server that is gone, but not a proxy whose server is gone.
     timeout = {**library._watch_timeout.as_dict(), "read": seconds + _GRACE_SECONDS}  # noqa: SLF001
     build = library._client.build_request  # noqa: SLF001
     request = build(wanted.method, wanted.url, params=wanted.params, timeout=httpx2.Timeout(**timeout))

@@ -1,8 +1,11 @@
 """Requests and answers on connections to the API server."""
 
 import asyncio
+import ctypes
 import gzip
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -12,6 +15,7 @@ from lightkube import KubeConfig
 from lightkube.config.models import User
 from lightkube.resources.core_v1 import Namespace
 
+from kube_efs.kube import connections as module
 from kube_efs.kube.client import connect
 from kube_efs.kube.connections import Connections
 
@@ -67,6 +71,41 @@ async def client_of(server: Server, *, read_seconds: float = SECONDS) -> AsyncIt
         httpx2.AsyncClient(base_url=f"http://{address}", transport=transport, timeout=timeout) as client,
     ):
         yield client
+
+
+async def test_server_that_has_lost_its_power_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a watch would wait for its end, which is minutes away."""
+    monkeypatch.setattr(module, "_KEEPALIVE_IDLE_SECONDS", 1)
+    monkeypatch.setattr(module, "_KEEPALIVE_INTERVAL_SECONDS", 1)
+
+    has_failed = asyncio.Event()
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n")
+        await writer.drain()
+        drop_all_packets(writer.get_extra_info("socket"))
+        await has_failed.wait()
+        writer.close()
+
+    transport = Connections(ssl.create_default_context())
+    async with (
+        listening(answer_once) as address,
+        httpx2.AsyncClient(base_url=f"http://{address}", transport=transport, timeout=None) as client,
+        client.stream("GET", "/") as answer,
+    ):
+        chunks = answer.aiter_bytes()
+        assert await anext(chunks) == b"ok"
+        with pytest.raises(httpx2.RemoteProtocolError, match="Connection timed out"):
+            await anext(chunks)
+        has_failed.set()
+
+
+def drop_all_packets(connection: socket.socket) -> None:
+    """Let the kernel answer nothing that arrives for this socket: its filter has one instruction, "drop"."""
+    instruction = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
+    program = struct.pack("HL", 1, ctypes.addressof(instruction))
+    connection.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
 
 
 async def test_sequential_requests_share_a_connection() -> None:
