@@ -21,6 +21,7 @@ from lightkube.models.core_v1 import (
     PreferredSchedulingTerm,
     ResourceRequirements,
     SecurityContext,
+    Toleration,
     VolumeMount,
     VolumeNodeAffinity,
     VolumeResourceRequirements,
@@ -191,7 +192,7 @@ class WorkerPod:
 
     With a ``gate``, it does not run until the gate is removed. It runs on a node with all labels of
     ``node_selector`` that fits one of the ``node_terms``, if there are any, and if possible the
-    ``preferred_nodes``.
+    ``preferred_nodes``. Taints are tolerated as ``tolerations`` say.
     """
 
     namespace: str
@@ -207,6 +208,7 @@ class WorkerPod:
     node_selector: Mapping[str, str]
     node_terms: Sequence[NodeSelectorTerm]
     preferred_nodes: NodeSelectorTerm | None = None
+    tolerations: Sequence[Toleration] = ()
     gate: str | None = None
 
 
@@ -234,6 +236,7 @@ def build_worker_pod(worker: WorkerPod) -> Pod:
             terminationGracePeriodSeconds=5,
             nodeSelector=dict(worker.node_selector),
             affinity=_affinity(worker.node_terms, worker.preferred_nodes),
+            tolerations=list(worker.tolerations) or None,
             containers=[_worker_container(worker)],
             volumes=[PodVolume(name=_WORKER_VOLUME, persistentVolumeClaim=claim)],
         ),

@@ -2,6 +2,7 @@
 
 Each such node needs the tunnels. So worker pods follow the node selector and the required node affinity of
 the tunnels' DaemonSet. They do not have its tolerations: tunnels also run on nodes that take no new pods.
+They have those of the pod of this process: where every node has a taint, an administrator had to add some.
 
 If the CSI driver mounts for them (``workers/roots.py``), the node must also have the driver. So nodes are
 left out whose CSINode does not list it. A node that does not exist yet is not left out: an autoscaler may add
@@ -12,14 +13,15 @@ have.
 import asyncio
 import random
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from lightkube import AsyncClient
-from lightkube.models.core_v1 import NodeSelectorRequirement, NodeSelectorTerm
+from lightkube.models.core_v1 import NodeSelectorRequirement, NodeSelectorTerm, Toleration
 from lightkube.resources.apps_v1 import DaemonSet
+from lightkube.resources.core_v1 import Pod
 
 from kube_efs.kube.csi_nodes import CsiNode, read_drivers
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow, only_object
@@ -46,12 +48,13 @@ class Placement:
     """The nodes on which a worker pod can run.
 
     A node has all labels of ``node_selector``, and fits one of the ``terms``; without terms, each node fits.
-    Nodes that fit ``preferred`` are used first.
+    Its taints are among those of ``tolerations``. Nodes that fit ``preferred`` are used first.
     """
 
     node_selector: Mapping[str, str] = field(default_factory=lambda: _LINUX)
     terms: tuple[NodeSelectorTerm, ...] = field(default_factory=lambda: (_ORDINARY,))
     preferred: NodeSelectorTerm | None = None
+    tolerations: tuple[Toleration, ...] = ()
 
     def except_nodes(self, names: Collection[str]) -> "Placement":
         """The same without these nodes; of many nodes, without random ones."""
@@ -79,18 +82,23 @@ def _is_not(name: str) -> NodeSelectorRequirement:
 class WorkerPlacement:
     """Follows what decides about the placement of worker pods, while ``watch`` runs.
 
-    ``tunnels`` is the DaemonSet of the tunnels in the namespace. With ``with_driver``, the CSI driver mounts
-    for the pods.
+    ``tunnels`` is the DaemonSet of the tunnels in the namespace, and ``own_pod`` the pod of this process.
+    With ``with_driver``, the CSI driver mounts for the pods.
     """
 
-    def __init__(self, client: AsyncClient, namespace: str, tunnels: str, *, with_driver: bool) -> None:
+    def __init__(
+        self, client: AsyncClient, namespace: str, *, tunnels: str, own_pod: str, with_driver: bool
+    ) -> None:
         self._client = client
         self._namespace = namespace
         self._tunnels = tunnels
+        self._own_pod = own_pod
         self._with_driver = with_driver
+        self._tolerations: tuple[Toleration, ...] = ()
         self._of_tunnels = Placement()
         # Whether each node has the driver.
         self._nodes: dict[str, bool] = {}
+        self._own_pod_read = asyncio.Event()
         self._tunnels_listed = asyncio.Event()
         self._nodes_listed = asyncio.Event()
         self._deadline: float | None = None
@@ -101,12 +109,14 @@ class WorkerPlacement:
             self._deadline = asyncio.get_running_loop().time() + _FIRST_LISTS_SECONDS
         with suppress(TimeoutError):  # The watches report why.
             async with asyncio.timeout_at(self._deadline):
+                await self._own_pod_read.wait()
                 await self._tunnels_listed.wait()
                 if self._with_driver:
                     await self._nodes_listed.wait()
         without = {name for name, has_driver in self._nodes.items() if not has_driver}
         # While no node has the driver, it is being installed, and may come to each of them.
-        return self._of_tunnels.except_nodes(without if any(self._nodes.values()) else ())
+        placement = self._of_tunnels.except_nodes(without if any(self._nodes.values()) else ())
+        return replace(placement, tolerations=self._tolerations)
 
     def has_nodes_except(self, names: Collection[str]) -> bool:
         """Whether the driver is known to run on any node except these."""
@@ -115,9 +125,23 @@ class WorkerPlacement:
     async def watch(self) -> None:
         """Follow the cluster until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._read_own_pod())
             tasks.create_task(self._watch_tunnels())
             if self._with_driver:
                 tasks.create_task(self._watch_nodes())
+
+    async def _read_own_pod(self) -> None:
+        """Once: people change them in the Deployment, which replaces the pod.
+
+        A process outside the cluster has no pod, and its worker pods have no tolerations.
+        """
+        fields = {"metadata.name": self._own_pod}
+        async with aclosing(follow(self._client, Pod, namespace=self._namespace, fields=fields)) as changes:
+            async for change in changes:
+                found = only_object(change)
+                self._tolerations = tuple((found and found.spec and found.spec.tolerations) or ())
+                self._own_pod_read.set()
+                return
 
     async def _watch_tunnels(self) -> None:
         fields = {"metadata.name": self._tunnels}

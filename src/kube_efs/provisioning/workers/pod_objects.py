@@ -55,7 +55,7 @@ class WorkerOptions:
     directories. Of the processes with the same ``pool``, one works at a time, such as the leader. It deletes
     the pods that the previous one left. ``with_driver``: each pod mounts the root of the file system with the
     CSI driver, by a claim and a volume of its own; otherwise all pods share a root claim. ``tunnels`` is the
-    DaemonSet of the tunnels.
+    DaemonSet of the tunnels, and ``own_pod`` the pod of this process, if it has one.
     """
 
     namespace: str
@@ -67,6 +67,7 @@ class WorkerOptions:
     pool: str = LEADER
     with_driver: bool = False
     tunnels: str = OPENSHIFT_EFS_STUNNEL.tunnel
+    own_pod: str = ""
 
     @classmethod
     def from_settings(cls, settings: ControllerSettings, *, pool: str = LEADER) -> Self:
@@ -80,6 +81,7 @@ class WorkerOptions:
             pool=pool,
             with_driver=settings.workers_use_driver,
             tunnels=settings.names.tunnel,
+            own_pod=settings.identity,
         )
 
     @property
@@ -176,8 +178,9 @@ class ObservedPod:
         """Its termination message, otherwise the message of Kubernetes; empty without both."""
         status = self.pod.status
         for container in (status and status.containerStatuses) or []:
-            if container.state and container.state.terminated and container.state.terminated.message:
-                return container.state.terminated.message
+            terminated = container.state and container.state.terminated
+            if container.name == WORKER and terminated and terminated.message:
+                return terminated.message
         return (status and (status.message or status.reason)) or ""
 
     @property
@@ -267,6 +270,7 @@ def pod_for(
             node_selector=placement.node_selector,
             node_terms=placement.terms,
             preferred_nodes=placement.preferred,
+            tolerations=placement.tolerations,
             gate=None if job.action in _UNCONFIRMED else _GATE,
         )
     )

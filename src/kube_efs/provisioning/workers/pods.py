@@ -40,6 +40,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Event, PersistentVolumeClaim, Pod
 from lightkube.types import PatchType
 
+from kube_efs.kube.building import WORKER
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
@@ -120,7 +121,11 @@ class WorkerPods:
         self._options = options
         self._metrics = metrics
         self._placement = WorkerPlacement(
-            client, options.namespace, options.tunnels, with_driver=options.with_driver
+            client,
+            options.namespace,
+            tunnels=options.tunnels,
+            own_pod=options.own_pod,
+            with_driver=options.with_driver,
         )
         self._pods: dict[str, ObservedPod] = {}
         self._pods_listed = False
@@ -377,8 +382,13 @@ class WorkerPods:
         """The last lines of a pod's log; raises KubeError."""
         with translated(f"log of worker pod {name}"):
             async with asyncio.timeout(_LOG_SECONDS):
+                # A webhook may have added other containers.
                 found = self._client.log(
-                    name, namespace=self._options.namespace, tail_lines=lines, newlines=False
+                    name,
+                    namespace=self._options.namespace,
+                    container=WORKER,
+                    tail_lines=lines,
+                    newlines=False,
                 )
                 return [line async for line in found]
 

@@ -20,7 +20,7 @@ from lightkube.models.core_v1 import (
 )
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.apps_v1 import DaemonSet
-from lightkube.resources.core_v1 import Namespace
+from lightkube.resources.core_v1 import Namespace, Pod
 
 from kube_efs.kube.csi_nodes import CsiNode
 from kube_efs.model.efs.directories import parse_directory
@@ -44,7 +44,9 @@ async def placement(kube: AsyncClient) -> AsyncIterator[WorkerPlacement]:
 
 @asynccontextmanager
 async def watching(kube: AsyncClient, *, with_driver: bool = True) -> AsyncIterator[WorkerPlacement]:
-    found = WorkerPlacement(kube, "efs", "efs-stunnel", with_driver=with_driver)
+    found = WorkerPlacement(
+        kube, "efs", tunnels="efs-stunnel", own_pod="controller-0", with_driver=with_driver
+    )
     task = asyncio.create_task(found.watch())
     yield found
     task.cancel()
@@ -131,6 +133,23 @@ async def test_workers_follow_the_nodes_of_the_tunnels(placement: WorkerPlacemen
     ]
 
 
+async def test_workers_have_the_tolerations_of_the_controller(kube: AsyncClient) -> None:
+    """Where every node has a taint, the controller has its toleration."""
+    await kube.create(Namespace(metadata=ObjectMeta(name="efs")))
+    dedicated = Toleration(key="dedicated", operator="Exists", effect="NoSchedule")
+    container = Container(name="controller", image="kube-efs")
+    for name, tolerations in (("controller-0", [dedicated]), ("other", [Toleration(operator="Exists")])):
+        spec = PodSpec(containers=[container], tolerations=tolerations)
+        await kube.create(Pod(metadata=ObjectMeta(name=name, namespace="efs"), spec=spec))
+    async with watching(kube, with_driver=False) as placement:
+        found = await placement.current()
+    options = WorkerOptions(namespace="efs", image="kube-efs:test")
+    items = [Item(directory=parse_directory("/team/data"))]
+    pod = pod_for(FileSystemId("fs-1"), Job(action=Action.MAKE), items, options, found)
+    assert pod.spec
+    assert pod.spec.tolerations == [dedicated]
+
+
 def test_pod_names_at_most_a_hundred_nodes() -> None:
     nodes = frozenset(f"node-{number}" for number in range(5000))
     chosen = names(Placement().except_nodes(nodes).terms)
@@ -149,7 +168,7 @@ async def test_unreadable_cluster_delays_the_first_pod_only(
 ) -> None:
     """Without the permissions, as after an update of the image alone, everything is as before."""
     monkeypatch.setattr(module, "_FIRST_LISTS_SECONDS", 0.2)
-    placement = WorkerPlacement(kube, "efs", "efs-stunnel", with_driver=True)
+    placement = WorkerPlacement(kube, "efs", tunnels="efs-stunnel", own_pod="controller-0", with_driver=True)
     assert await placement.current() == Placement()
     async with asyncio.timeout(0.1):
         assert await placement.current() == Placement()

@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from lightkube import AsyncClient
 from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SingleConfig
-from lightkube.models.core_v1 import Container, ObjectReference, PodSchedulingGate, PodSpec
+from lightkube.models.core_v1 import (
+    Container,
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStatus,
+    ObjectReference,
+    PodSchedulingGate,
+    PodSpec,
+    PodStatus,
+)
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, PersistentVolume, PersistentVolumeClaim, Pod
 from prometheus_client import CollectorRegistry
@@ -629,6 +638,38 @@ async def test_unreadable_log_is_reported(
             await pool.children(at("/"))
         await eventually(lambda: none_left(client))
     assert caught.value.field == f"log of worker pod {name_of(kubelet.pods[0])}"
+
+
+async def test_log_of_a_pod_with_an_added_container_is_read(
+    lossy: tuple[AsyncClient, _Lossy], kubelet: Kubelet
+) -> None:
+    client, transport = lossy
+    refusal = {"kind": "Status", "code": 400, "message": "a container name must be specified"}
+    transport.refuse = lambda request: (
+        httpx2.Response(400, json=refusal)
+        if request.url.path.endswith("/log") and request.url.params.get("container") != "worker"
+        else None
+    )
+    (kubelet.root("fs-1") / "found").mkdir(parents=True)
+    async with deadline(), pool_of(client) as pool:
+        assert [child.name for child in await pool.children(at("/"))] == ["found"]
+
+
+def test_message_of_a_pod_is_that_of_the_worker() -> None:
+    states = {"added": "proxy ended", "worker": "worker ended"}
+    statuses = [
+        ContainerStatus(
+            name=name,
+            image="",
+            imageID="",
+            ready=False,
+            restartCount=0,
+            state=ContainerState(terminated=ContainerStateTerminated(exitCode=1, message=message)),
+        )
+        for name, message in states.items()
+    ]
+    pod = Pod(metadata=ObjectMeta(name="one"), status=PodStatus(containerStatuses=statuses))
+    assert worker_objects.observe_pod(pod, since=0.0).message == "worker ended"
 
 
 async def test_refused_pod_is_reported(lossy: tuple[AsyncClient, _Lossy]) -> None:
