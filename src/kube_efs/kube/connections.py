@@ -14,7 +14,7 @@ one is harmless.
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import aiohttp
 import httpx2
@@ -115,8 +115,9 @@ def _socket_with_keepalive(address: AddrInfoType) -> socket.socket:
     family, kind, protocol, _, _ = address
     limit = _KEEPALIVE_IDLE_SECONDS + _KEEPALIVE_PROBES * _KEEPALIVE_INTERVAL_SECONDS
     made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # macOS, where only people's commands run, does not have all of them.
+    with suppress(OSError):
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # macOS, where only people's commands run, and some sandboxes do not have all of them.
     for name, value in (
         ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_SECONDS),
         ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_SECONDS),
@@ -125,7 +126,8 @@ def _socket_with_keepalive(address: AddrInfoType) -> socket.socket:
         ("TCP_USER_TIMEOUT", 1000 * limit),
     ):
         if hasattr(socket, name):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            with suppress(OSError):
+                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return made
 
 

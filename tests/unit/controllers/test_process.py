@@ -1,6 +1,8 @@
-"""The order in which the controller's process ends."""
+"""The process of the controller: what it keeps in memory, and the order in which it ends."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import SimpleNamespace
@@ -21,6 +23,24 @@ class _Opened(AbstractAsyncContextManager["_Opened"]):
 
     async def __aexit__(self, *_: object) -> None:
         pass
+
+
+def test_garbage_of_the_start_is_freed() -> None:
+    """What exists when the cluster has been read is never searched for garbage again."""
+
+    class Node:
+        def __init__(self) -> None:
+            self.itself = self
+
+    before = gc.get_threshold()
+    garbage = weakref.ref(Node())
+    try:
+        process._State().has_loaded()
+        assert garbage() is None
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
 
 
 async def test_work_in_mounts_ends_before_another_replica_can_lead(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import ctypes
+import errno
 import gzip
+import os
 import socket
 import ssl
 import struct
@@ -73,32 +75,51 @@ async def client_of(server: Server, *, read_seconds: float = SECONDS) -> AsyncIt
         yield client
 
 
-async def test_server_that_has_lost_its_power_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise, a watch would wait for its end, which is minutes away."""
+@pytest.fixture
+def quick_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_KEEPALIVE_IDLE_SECONDS", 1)
     monkeypatch.setattr(module, "_KEEPALIVE_INTERVAL_SECONDS", 1)
 
-    has_failed = asyncio.Event()
 
-    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+@asynccontextmanager
+async def client_of_lost_server(answer: bytes) -> AsyncIterator[httpx2.AsyncClient]:
+    """The client of a server that loses its power after that answer; the client itself has no timeout."""
+    is_over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await _head(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n")
+        writer.write(answer)
         await writer.drain()
         drop_all_packets(writer.get_extra_info("socket"))
-        await has_failed.wait()
+        await is_over.wait()
         writer.close()
 
     transport = Connections(ssl.create_default_context())
     async with (
-        listening(answer_once) as address,
+        listening(serve) as address,
         httpx2.AsyncClient(base_url=f"http://{address}", transport=transport, timeout=None) as client,
-        client.stream("GET", "/") as answer,
     ):
+        yield client
+        is_over.set()
+
+
+@pytest.mark.usefixtures("quick_keepalive")
+async def test_watch_notices_that_its_server_has_lost_its_power() -> None:
+    """Otherwise, it would wait for its end, which is minutes away."""
+    begun = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n"
+    async with client_of_lost_server(begun) as client, client.stream("GET", "/") as answer:
         chunks = answer.aiter_bytes()
         assert await anext(chunks) == b"ok"
         with pytest.raises(httpx2.RemoteProtocolError, match="Connection timed out"):
             await anext(chunks)
-        has_failed.set()
+
+
+@pytest.mark.usefixtures("quick_keepalive")
+async def test_request_on_a_connection_of_a_lost_server_fails() -> None:
+    async with client_of_lost_server(OK) as client:
+        await client.get("/")
+        with pytest.raises(httpx2.TransportError, match="Connection timed out"):
+            await client.get("/")
 
 
 def drop_all_packets(connection: socket.socket) -> None:
@@ -106,6 +127,16 @@ def drop_all_packets(connection: socket.socket) -> None:
     instruction = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
     program = struct.pack("HL", 1, ctypes.addressof(instruction))
     connection.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
+
+
+async def test_kernel_without_keepalive_has_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOPROTOOPT, os.strerror(errno.ENOPROTOOPT))
+
+    monkeypatch.setattr(socket, "socket", type("Socket", (socket.socket,), {"setsockopt": refuse}))
+    made = module._socket_with_keepalive((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1)))
+    with made:
+        assert made.fileno() >= 0
 
 
 async def test_sequential_requests_share_a_connection() -> None:

@@ -3,6 +3,8 @@
 Each such node needs the tunnels. So worker pods follow the node selector and the required node affinity of
 the tunnels' DaemonSet. They do not have its tolerations: tunnels also run on nodes that take no new pods.
 They have those of the pod of this process: where every node has a taint, an administrator had to add some.
+Tolerations for nodes that cannot run a pod now are left out: nothing would remove a pod from a node that is
+off, and the pod would block its directories.
 
 If the CSI driver mounts for them (``workers/roots.py``), the node must also have the driver. So nodes are
 left out whose CSINode does not list it. A node that does not exist yet is not left out: an autoscaler may add
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+import structlog
 from lightkube import AsyncClient
 from lightkube.models.core_v1 import NodeSelectorRequirement, NodeSelectorTerm, Toleration
 from lightkube.resources.apps_v1 import DaemonSet
@@ -27,11 +30,15 @@ from kube_efs.kube.csi_nodes import CsiNode, read_drivers
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow, only_object
 from kube_efs.model.volumes import DRIVER
 
+log = structlog.get_logger(__name__)
+
 # Each name is a condition in each term of the pod's affinity.
 _NAMES_MAX: Final = 100
 # The first pods wait so long for the first lists. Without the permissions for them, a pod can run on every
 # ordinary node, as in earlier versions.
 _FIRST_LISTS_SECONDS: Final = 10.0
+# Nodes that are off, full, cordoned or new have them.
+_TEMPORARY_TAINTS: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", f"{DRIVER}/")
 _LINUX: Final[Mapping[str, str]] = MappingProxyType({"kubernetes.io/os": "linux"})
 # Where tunnels run if their DaemonSet is not known: elsewhere a pod would wait for its mount in vain.
 _ORDINARY: Final = NodeSelectorTerm(
@@ -131,15 +138,15 @@ class WorkerPlacement:
                 tasks.create_task(self._watch_nodes())
 
     async def _read_own_pod(self) -> None:
-        """Once: people change them in the Deployment, which replaces the pod.
-
-        A process outside the cluster has no pod, and its worker pods have no tolerations.
-        """
+        """Once: people change them in the Deployment, which replaces the pod."""
         fields = {"metadata.name": self._own_pod}
         async with aclosing(follow(self._client, Pod, namespace=self._namespace, fields=fields)) as changes:
             async for change in changes:
                 found = only_object(change)
-                self._tolerations = tuple((found and found.spec and found.spec.tolerations) or ())
+                if found is None:
+                    log.info("own-pod-unknown", pod=self._own_pod, reason="worker pods get no tolerations")
+                given = (found and found.spec and found.spec.tolerations) or ()
+                self._tolerations = tuple(one for one in given if _is_permanent(one))
                 self._own_pod_read.set()
                 return
 
@@ -160,6 +167,11 @@ class WorkerPlacement:
                 case Deleted((name, _)):
                     self._nodes.pop(name, None)
             self._nodes_listed.set()
+
+
+def _is_permanent(toleration: Toleration) -> bool:
+    """Whether it is for taints that an administrator gives to usable nodes; without a key, it is for all."""
+    return bool(toleration.key) and not (toleration.key or "").startswith(_TEMPORARY_TAINTS)
 
 
 def _read_node(found: Any) -> tuple[str, bool]:  # noqa: ANN401 - the generic resource has no fields

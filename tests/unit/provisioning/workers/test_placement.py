@@ -137,8 +137,16 @@ async def test_workers_have_the_tolerations_of_the_controller(kube: AsyncClient)
     """Where every node has a taint, the controller has its toleration."""
     await kube.create(Namespace(metadata=ObjectMeta(name="efs")))
     dedicated = Toleration(key="dedicated", operator="Exists", effect="NoSchedule")
+    off = "node.kubernetes.io/unreachable"
+    # Nothing would remove a worker from a node that is off, and it would block its directories.
+    temporary = [
+        Toleration(operator="Exists"),
+        Toleration(key=off, operator="Exists", effect="NoExecute", tolerationSeconds=10),
+        Toleration(key="efs.csi.aws.com/agent-not-ready", operator="Exists"),
+    ]
     container = Container(name="controller", image="kube-efs")
-    for name, tolerations in (("controller-0", [dedicated]), ("other", [Toleration(operator="Exists")])):
+    other = Toleration(key="other", operator="Exists")
+    for name, tolerations in (("controller-0", [dedicated, *temporary]), ("other", [other])):
         spec = PodSpec(containers=[container], tolerations=tolerations)
         await kube.create(Pod(metadata=ObjectMeta(name=name, namespace="efs"), spec=spec))
     async with watching(kube, with_driver=False) as placement:
