@@ -34,6 +34,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import structlog
 from lightkube import AsyncClient
@@ -439,7 +440,10 @@ class WorkerPods:
             await self._delete(name)
             agent = "the tunnel agent and the CSI driver" if self._options.with_driver else "the tunnel agent"
             remedy = f"see the pod's events: is its claim bound, does its node run {agent}?"
-            problem = f"did not end after {limit:.0f} s"
+            # Such as that no node has room, or that the volume cannot be mounted.
+            warnings = [one.message or "" for one in await self._events(pod) if one.type == "Warning"]
+            reason = f" ({warnings[-1]})" if warnings else ""
+            problem = f"did not end after {limit:.0f} s{reason}"
             raise ReportMissing(problem, field="worker pod", value=name, remedy=remedy) from error
 
     async def _end_of(self, name: str) -> ObservedPod:
@@ -475,15 +479,7 @@ class WorkerPods:
         pod = self._pods.get(name)
         if pod is None or not pod.is_pending:
             return
-        try:
-            with translated(f"events of worker pod {name}"):
-                found = self._client.list(
-                    Event, namespace=self._options.namespace, fields={"involvedObject.uid": pod.uid}
-                )
-                messages = [one.message or "" async for one in found]
-        except KubeError as error:
-            log.warning("worker-events-not-read", pod=name, reason=str(error))
-            return
+        messages = [one.message or "" for one in await self._events(pod)]
         denied = next((one for one in messages if _MOUNT_DENIED in one), None)
         if denied is None:
             return
@@ -497,6 +493,18 @@ class WorkerPods:
             node, denied, avoided=avoided, now=now, has_others=has_others
         )
         raise self._denied_error(pod.file_system_id, denied)
+
+    async def _events(self, pod: ObservedPod) -> Sequence[Event]:
+        """The events of the pod, the last one last; none, with a line in the log, if they cannot be read."""
+        try:
+            with translated(f"events of worker pod {pod.name}"):
+                found = self._client.list(
+                    Event, namespace=self._options.namespace, fields={"involvedObject.uid": pod.uid}
+                )
+                return sorted([one async for one in found], key=_time_of)
+        except KubeError as error:
+            log.warning("worker-events-not-read", pod=pod.name, reason=str(error))
+            return ()
 
     def _denied_error(self, file_system_id: FileSystemId, reason: str) -> WorkerDenied:
         allowed = (
@@ -673,3 +681,8 @@ class WorkerPods:
     def _is_own(self, pod: ObservedPod) -> bool:
         # An earlier version names no pool, and does not run at the same time as this one.
         return pod.pool in (None, self._options.pool)
+
+
+def _time_of(event: Event) -> datetime:
+    """When it was written last. The scheduler writes the time of its events into a newer field."""
+    return event.lastTimestamp or event.eventTime or datetime.min.replace(tzinfo=UTC)

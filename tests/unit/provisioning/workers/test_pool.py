@@ -3,9 +3,11 @@
 import asyncio
 import os
 import re
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx2
@@ -566,7 +568,7 @@ async def test_close_ends_all_waiting_calls(kube: AsyncClient, eventually: Event
 
 
 class _Lossy(httpx2.AsyncBaseTransport):
-    """Forwards requests, and loses or refuses the answers that the test selects."""
+    """Forwards requests, and delays them, or loses or refuses the answers, as the test says."""
 
     def __init__(self, config: SingleConfig) -> None:
         assert config.user
@@ -575,8 +577,12 @@ class _Lossy(httpx2.AsyncBaseTransport):
         self.lose: Callable[[httpx2.Request], bool] = lambda _: False
         self.refuse: Callable[[httpx2.Request], httpx2.Response | None] = lambda _: None
         self.sends_again = False
+        self.events_can_be_read = asyncio.Event()
+        self.events_can_be_read.set()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET" and request.url.path.endswith("/events"):
+            await self.events_can_be_read.wait()
         refusal = self.refuse(request)
         if refusal is not None:
             return refusal
@@ -1204,32 +1210,53 @@ async def test_pod_without_its_volume_is_deleted(
         await eventually(lambda: none_left(client))
 
 
-async def _waits_for_its_volume(client: AsyncClient, message: str) -> None:
-    """The pod that appears does not start, and the kubelet reports this reason."""
+async def _first_pod(client: AsyncClient) -> Pod:
+    """The pod that appears."""
     async for change in follow(client, Pod, namespace="default"):
         for pod in change.objects if isinstance(change, Listed) else [change.object]:
-            assert pod.metadata
-            await set_status(client, name_of(pod), {"phase": "Pending"})
-            subject = ObjectReference(kind="Pod", namespace="default", uid=pod.metadata.uid)
-            event = Event(
-                metadata=ObjectMeta(name="why", namespace="default"),
-                involvedObject=subject,
-                reason="FailedMount",
-                message=message,
-            )
-            await client.create(event)
-            return
+            return pod
+    raise AssertionError
+
+
+async def _write_event(
+    client: AsyncClient,
+    pod: Pod,
+    message: str,
+    *,
+    kind: str = "Warning",
+    scheduled_at: datetime | None = None,
+) -> None:
+    assert pod.metadata
+    await client.create(
+        Event(
+            metadata=ObjectMeta(name=f"why-{secrets.token_hex(4)}", namespace="default"),
+            involvedObject=ObjectReference(kind="Pod", namespace="default", uid=pod.metadata.uid),
+            type=kind,
+            message=message,
+            eventTime=scheduled_at,
+        )
+    )
+
+
+async def _waits_for_its_volume(transport: _Lossy, client: AsyncClient, message: str) -> None:
+    """The pod that appears does not start, and the kubelet reports this reason."""
+    transport.events_can_be_read.clear()
+    pod = await _first_pod(client)
+    await set_status(client, name_of(pod), {"phase": "Pending"})
+    await _write_event(client, pod, message)
+    transport.events_can_be_read.set()
 
 
 DENIED = "rpc error: code = Internal desc = mount.nfs4: access denied by server while mounting 127.0.0.1:/"
 
 
 async def test_denied_mount_is_reported_and_not_tried_again_at_once(
-    kube: AsyncClient, eventually: Eventually
+    lossy: tuple[AsyncClient, _Lossy], kube: AsyncClient, eventually: Eventually
 ) -> None:
+    client, transport = lossy
     options = replace(OPTIONS, start_seconds=1, with_driver=True)
-    async with deadline(), pool_of(kube, options) as pool:
-        waiting = asyncio.create_task(_waits_for_its_volume(kube, DENIED))
+    async with deadline(), pool_of(client, options) as pool:
+        waiting = asyncio.create_task(_waits_for_its_volume(transport, kube, DENIED))
         with pytest.raises(WorkerDenied) as caught:
             await pool.children(at("/"))
         await waiting
@@ -1253,14 +1280,43 @@ async def test_file_system_without_a_root_claim_is_reported_before_the_timeout(
         await eventually(lambda: none_left(kube))
 
 
-async def test_other_failed_mounts_are_waited_for(kube: AsyncClient) -> None:
+async def test_other_failed_mounts_are_waited_for(
+    lossy: tuple[AsyncClient, _Lossy], kube: AsyncClient
+) -> None:
+    client, transport = lossy
     options = replace(OPTIONS, start_seconds=1, timeout_seconds=1, with_driver=True)
-    async with deadline(), pool_of(kube, options) as pool:
-        waiting = asyncio.create_task(_waits_for_its_volume(kube, "Connection timed out"))
+    async with deadline(), pool_of(client, options) as pool:
+        waiting = asyncio.create_task(_waits_for_its_volume(transport, kube, "Connection timed out"))
         with pytest.raises(WorkerFailed) as caught:
             await pool.children(at("/"))
         await waiting
-    assert caught.value.problem == "did not end after 2 s"
+    assert caught.value.problem == "did not end after 2 s (Connection timed out)"
+
+
+async def test_reason_why_a_pod_does_not_start_is_the_last_warning(
+    lossy: tuple[AsyncClient, _Lossy], kube: AsyncClient
+) -> None:
+    """The pod itself is deleted by then."""
+    client, transport = lossy
+    transport.events_can_be_read.clear()
+    impatient = replace(OPTIONS, timeout_seconds=1, start_seconds=1, with_driver=True)
+    times = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(3)]
+    taint = "0/3 nodes are available: 3 node(s) had untolerated taint(s)"
+
+    async def write_events() -> None:
+        pod = await _first_pod(kube)
+        # As the scheduler writes them, the last one first.
+        await _write_event(kube, pod, taint, scheduled_at=times[1])
+        await _write_event(kube, pod, "0/3 nodes have room", scheduled_at=times[0])
+        await _write_event(kube, pod, "a node may come", kind="Normal", scheduled_at=times[2])
+        transport.events_can_be_read.set()
+
+    async with deadline(), pool_of(client, impatient) as pool:
+        writing = asyncio.create_task(write_events())
+        with pytest.raises(WorkerFailed) as caught:
+            await pool.make(at("/a"), PLAIN)
+        await writing
+    assert caught.value.problem == f"did not end after 2 s ({taint})"
 
 
 # --- copies
