@@ -69,15 +69,17 @@ asyncio.run(main())
 
 # Asks for the signal only when the parent is dead.
 LATE = """#!/bin/sh
-while kill -0 $PPID; do sleep 0.01; done
+while ! [ -e {parent_is_dead} ]; do sleep 0.01; done
 exec {setpriv} "$@"
 """
 
 
 @pytest.mark.parametrize("script", ["", LATE], ids=["later", "at once"])
 async def test_it_dies_with_a_parent_that_is_killed(script: str, tmp_path: Path) -> None:
+    parent_is_dead = tmp_path / "parent-is-dead"
     if script:
-        (tmp_path / "setpriv").write_text(script.format(setpriv=shutil.which("setpriv")))
+        text = script.format(setpriv=shutil.which("setpriv"), parent_is_dead=parent_is_dead)
+        (tmp_path / "setpriv").write_text(text)
         (tmp_path / "setpriv").chmod(0o755)
     parent = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -92,7 +94,12 @@ async def test_it_dies_with_a_parent_that_is_killed(script: str, tmp_path: Path)
         child = int(await parent.stdout.readline())
         os.kill(parent.pid, signal.SIGKILL)
         await parent.wait()
-    await asyncio.to_thread(wait_for_end, child)
+    parent_is_dead.touch()
+    try:
+        await asyncio.to_thread(wait_for_end, child)
+    except AssertionError:
+        os.kill(child, signal.SIGKILL)
+        raise
 
 
 def wait_for_end(pid: int) -> None:
