@@ -1,5 +1,6 @@
 """Loopback ports for servers of this machine."""
 
+import atexit
 import socket
 from collections import deque
 from typing import Final
@@ -28,3 +29,10 @@ def free_port(host: str = _HOST) -> int:
         _held.popleft().close()
     port: int = holder.getsockname()[1]
     return port
+
+
+@atexit.register
+def _give_back() -> None:
+    """Python warns of each socket that is open at the end of the process."""
+    while _held:
+        _held.pop().close()

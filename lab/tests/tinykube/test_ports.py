@@ -2,6 +2,8 @@
 
 import errno
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -34,3 +36,10 @@ def test_the_oldest_ports_are_given_back(monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(3):
         free_port()
     assert len(ports._held) == before + 1
+
+
+def test_process_ends_without_warnings() -> None:
+    code = "from tinykube.ports import free_port; free_port()"
+    command = [sys.executable, "-W", "error", "-c", code]
+    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=True)
+    assert ended.stderr == ""
