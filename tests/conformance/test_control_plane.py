@@ -14,6 +14,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import DaemonSet
 from lightkube.resources.core_v1 import ConfigMap, Pod
 from structlog.testing import capture_logs
+from tests.child_processes import children_with
 from tests.conformance.kubectl import Kubectl
 from tests.conformance.programs import PROGRAMS
 
@@ -159,8 +160,7 @@ async def test_bookmarks_of_kinds_with_required_fields_do_not_interrupt_a_watch(
 
 async def test_control_plane_leaves_no_process_behind(tmp_path: Path) -> None:
     def programs() -> dict[str, psutil.Process]:
-        children = psutil.Process().children()
-        return {one.name(): one for one in children if any(str(tmp_path) in word for word in one.cmdline())}
+        return {one.name(): one for one in children_with(lambda line: str(tmp_path) in " ".join(line))}
 
     async with RealControlPlane(tmp_path, PROGRAMS):
         running = programs()

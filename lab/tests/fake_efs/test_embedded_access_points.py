@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
+from tests.child_processes import children_with
 
 from fake_efs.aws_api import ACCOUNT_ID, DRIVER
 from fake_efs.aws_api import CREDENTIALS as OWN
@@ -621,7 +621,6 @@ async def test_servers_end_when_they_are_idle_and_with_the_cluster(tmp_path: Pat
             servers.idle_seconds = 60
             assert await laboratory.ask(certificate) == OK
             assert await laboratory.ask(laboratory.pem(laboratory.subject(second))) == OK
-        children = psutil.Process().children()
-        own = [child for child in children if any(str(tmp_path) in part for part in child.cmdline())]
+        own = list(children_with(lambda line: str(tmp_path) in " ".join(line)))
         assert [child.name() for child in own].count("ganesha.nfsd") == 3
     assert not [child for child in own if child.is_running()]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.child_processes import children_with
 from tests.docs.blocks import commands_for
 
 from kube_efs.mounts.mountinfo import read_mountinfo
@@ -155,8 +156,8 @@ def test_a_killed_process_is_started_again_and_the_class_can_be_applied_again(up
     assert up.kubectl("apply", "-f", "-", text=STORAGE_CLASS) == (
         f"storageclass.storage.k8s.io/{STORAGE_CLASS_NAME} unchanged\n"
     )
-    children = psutil.Process(up.process.pid).children()
-    [controller] = [child for child in children if child.cmdline()[-1] == "controller"]
+    up_itself = psutil.Process(up.process.pid)
+    [controller] = children_with(lambda line: line[-1:] == ["controller"], up_itself)
     controller.kill()
 
     _until(lambda: "kube-efs controller has ended (exit code -9)" in up.output(), 60, "its end is reported")
