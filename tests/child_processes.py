@@ -7,10 +7,13 @@ import psutil
 
 
 def children_with(
-    fits: Callable[[Sequence[str]], bool], parent: psutil.Process | None = None
+    fits: Callable[[Sequence[str]], bool],
+    parent: psutil.Process | None = None,
+    *,
+    recursive: bool = False,
 ) -> Iterator[psutil.Process]:
     """The children of this process, or of another one, whose command line fits."""
-    for child in (parent or psutil.Process()).children():
+    for child in (parent or psutil.Process()).children(recursive=recursive):
         with suppress(psutil.Error):
             # It is empty for a process that has ended.
             if fits(child.cmdline()):

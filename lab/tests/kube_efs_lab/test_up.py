@@ -109,11 +109,16 @@ def test_a_claim_applied_with_kubectl_is_bound_and_ctrl_c_ends_everything(up: _U
     assert "127.0.0.1:" in up.run(sys.executable, "-m", "kube_efs", "status")
 
     children = psutil.Process(up.process.pid).children(recursive=True)
-    assert any("stunnel" in child.name() for child in children)
+    assert _stunnels(up)
     up.process.send_signal(signal.SIGINT)
     assert up.process.wait(timeout=60) == 0, up.output()
     assert [child for child in children if child.is_running()] == []
     assert list(up.kubeconfig.parent.iterdir()) == []
+
+
+def _stunnels(up: _Up) -> list[psutil.Process]:
+    above = psutil.Process(up.process.pid)
+    return list(children_with(lambda line: "stunnel" in "".join(line[:1]), above, recursive=True))
 
 
 def test_a_pod_of_the_csi_driver_ends_with_the_cluster_and_leaves_nothing(up: _Up) -> None:
@@ -124,8 +129,7 @@ def test_a_pod_of_the_csi_driver_ends_with_the_cluster_and_leaves_nothing(up: _U
     folder = up.output().partition("logs of all parts are in ")[2].partition(". ")[0]
     below = {one.mount_point for one in read_mountinfo() if one.mount_point.is_relative_to(folder)}
     [mounted] = [point for point in below if point.name == "mount"]
-    children = psutil.Process(up.process.pid).children(recursive=True)
-    stunnels = [child for child in children if "stunnel" in child.name()]
+    stunnels = _stunnels(up)
     assert stunnels
 
     up.process.send_signal(signal.SIGINT)
