@@ -171,7 +171,8 @@ class WorkerPlacement:
 
 def _is_permanent(toleration: Toleration) -> bool:
     """Whether it is for taints that an administrator gives to usable nodes; without a key, it is for all."""
-    return bool(toleration.key) and not (toleration.key or "").startswith(_TEMPORARY_TAINTS)
+    key = toleration.key or ""
+    return bool(key) and not key.startswith(_TEMPORARY_TAINTS)
 
 
 def _read_node(found: Any) -> tuple[str, bool]:  # noqa: ANN401 - the generic resource has no fields

@@ -598,6 +598,11 @@ class _Lossy(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+def _refusal(code: int, message: str) -> httpx2.Response:
+    """An answer of the API server."""
+    return httpx2.Response(code, json={"kind": "Status", "code": code, "message": message})
+
+
 @pytest.fixture
 async def lossy(cluster: SingleConfig) -> AsyncIterator[tuple[AsyncClient, _Lossy]]:
     transport = _Lossy(cluster)
@@ -650,9 +655,8 @@ async def test_log_of_a_pod_with_an_added_container_is_read(
     lossy: tuple[AsyncClient, _Lossy], kubelet: Kubelet
 ) -> None:
     client, transport = lossy
-    refusal = {"kind": "Status", "code": 400, "message": "a container name must be specified"}
     transport.refuse = lambda request: (
-        httpx2.Response(400, json=refusal)
+        _refusal(400, "a container name must be specified")
         if request.url.path.endswith("/log") and request.url.params.get("container") != "worker"
         else None
     )
@@ -680,10 +684,7 @@ def test_message_of_a_pod_is_that_of_the_worker() -> None:
 
 async def test_refused_pod_is_reported(lossy: tuple[AsyncClient, _Lossy]) -> None:
     client, transport = lossy
-    refusal = {"kind": "Status", "code": 403, "message": "no pods for you"}
-    transport.refuse = lambda request: (
-        httpx2.Response(403, json=refusal) if request.method == "POST" else None
-    )
+    transport.refuse = lambda request: _refusal(403, "no pods for you") if request.method == "POST" else None
     async with deadline(), pool_of(client) as pool:
         with pytest.raises(KubeDenied):
             await pool.make(at("/a"), PLAIN)
@@ -1200,9 +1201,8 @@ async def test_pod_without_its_volume_is_deleted(
     lossy: tuple[AsyncClient, _Lossy], eventually: Eventually
 ) -> None:
     client, transport = lossy
-    refusal = {"kind": "Status", "code": 403, "message": "no volumes for you"}
     transport.refuse = lambda request: (
-        httpx2.Response(403, json=refusal) if request.url.path.endswith("/persistentvolumes") else None
+        _refusal(403, "no volumes for you") if request.url.path.endswith("/persistentvolumes") else None
     )
     async with deadline(), pool_of(client, replace(OPTIONS, with_driver=True)) as pool:
         with pytest.raises(KubeDenied):
