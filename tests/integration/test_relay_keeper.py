@@ -238,6 +238,23 @@ async def test_request_about_a_relay_that_has_ended_does_not_replace_the_next_on
         assert keeper.report.relay_pid == following
 
 
+async def test_end_that_the_kernel_reports_late_is_no_hand_over(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    async with carrying(options, authority) as (keeper, service, ended):
+        process, loop = keeper._process, asyncio.get_running_loop()
+        assert process is not None
+        loop.remove_reader(process._pidfd)
+        ended.kill()
+        await asyncio.to_thread(os.waitid, os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        with capture_logs() as logs:
+            keeper.set_services([service, replace(service, name="fs-2", port=free_port())])
+            await eventually(lambda: keeper.report.left_out or keeper.report.leaving, "nobody answers")
+            loop.add_reader(process._pidfd, process._on_end)
+            await eventually(lambda: len(keeper.report.loaded) == 2, "the next relay")
+        assert [one["pid"] for one in logs if one["event"] == "relay-died"] == [ended.pid]
+
+
 async def test_relay_that_answers_late_keeps_its_connections(
     options: TunnelOptions, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,12 @@ class DetachedProcess:
         """Time since it was started or taken over."""
         return self._loop.time() - self._started
 
+    def has_files(self) -> bool:
+        """Whether it has open files: one that ends loses them before the kernel reports its end."""
+        with suppress(OSError):
+            return not self.ended.is_set() and any((_PROC / str(self.pid) / "fd").iterdir())
+        return False
+
     async def stop(self, *, timeout_seconds: float) -> None:
         """End it, with SIGKILL after the timeout; returns when it has ended."""
         self.send(signal.SIGTERM)

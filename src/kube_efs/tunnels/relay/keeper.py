@@ -321,9 +321,11 @@ class RelayKeeper:
             self._wake.set()
 
     async def _has_handed_over(self, process: DetachedProcess) -> bool:
-        """Whether it runs without its ports, which the kernel knows even if the relay does not answer."""
-        ports = await asyncio.to_thread(listening_ports, process.pid)
-        return not ports and not process.ended.is_set()
+        """Whether it runs without its ports, which the kernel knows even if the relay does not answer.
+
+        One that is ending has no ports either, and its end must be noticed as such: it counts as a restart.
+        """
+        return await asyncio.to_thread(lambda: not listening_ports(process.pid) and process.has_files())
 
     def _set_report(self, left_out: Mapping[str, KubeEfsError]) -> None:
         pid = self._process.pid if self._process else None
