@@ -66,8 +66,7 @@ def read_s3_files_mount_target(description: Mapping[str, Any]) -> MountTarget:
 
 def is_usable(description: Mapping[str, Any]) -> bool:
     """Whether a mount target accepts connections."""
-    # moto lists a mount target in another thread before it sets the state.
-    return description.get("LifeCycleState") in _USABLE
+    return description["LifeCycleState"] in _USABLE
 
 
 def parse_file_system_id(text: str, *, field: str) -> str:

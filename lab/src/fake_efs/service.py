@@ -34,7 +34,7 @@ from fake_efs.aws_api import (
     run_instance,
 )
 from fake_efs.data_plane import DataPlane
-from fake_efs.errors import AwsError, AwsNotFound, InvalidValue, PlatformError
+from fake_efs.errors import AwsNotFound, InvalidValue, PlatformError
 from fake_efs.file_systems import (
     FileSystem,
     Kind,
@@ -236,13 +236,7 @@ class EmbeddedEfs:
         file_system_id = str(made["FileSystemId"])
         for subnet in self.subnets:
             if zones is None or subnet.zone in zones:
-                try:
-                    await self._create_mount_target(file_system_id, subnet)
-                except AwsError:
-                    # AWS's library repeats a call whose answer was lost, and the repetition is refused.
-                    made_before = await self.mount_targets(file_system_id)
-                    if subnet.subnet_id not in {one.subnet_id for one in made_before}:
-                        raise
+                await self._create_mount_target(file_system_id, subnet)
         await self.data_plane.settle()
         return file_system_id
 

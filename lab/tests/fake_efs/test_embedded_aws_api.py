@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from ipaddress import IPv4Network
 
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -44,6 +45,11 @@ async def connection(api: AwsApi) -> AsyncIterator[AwsConnection]:
 async def system(gateway: AwsGateway, request: pytest.FixtureRequest) -> FileSystemId:
     made = await gateway.create_file_system(request.node.name, name=request.node.name)
     return made.file_system_id
+
+
+async def test_requests_are_served_one_after_the_other(api: AwsApi) -> None:
+    # One thread for the connections, and one for the requests.
+    assert psutil.Process(api._process.pid).num_threads() == 2
 
 
 async def test_changes_are_counted_and_no_questions(
