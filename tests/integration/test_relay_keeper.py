@@ -41,7 +41,7 @@ from kube_efs.model.errors import RelayUnavailable
 from kube_efs.telemetry.health import Heartbeat
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.data_plane import STUNNEL, DataPlaneChoice, DataPlaneName, TunnelService
-from kube_efs.tunnels.detached_process import running_commands
+from kube_efs.tunnels.detached_process import DetachedProcess, running_commands
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.relay import keeper as relay_keeper
 from kube_efs.tunnels.relay.control import RelayControl, RelayState
@@ -253,6 +253,66 @@ async def test_end_that_the_kernel_reports_late_is_no_hand_over(
             loop.add_reader(process._pidfd, process._on_end)
             await eventually(lambda: len(keeper.report.loaded) == 2, "the next relay")
         assert [one["pid"] for one in logs if one["event"] == "relay-died"] == [ended.pid]
+
+
+async def test_end_before_the_hand_over_is_no_predecessor(
+    options: TunnelOptions, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with carrying(options, authority) as (keeper, service, ended):
+        process, spawn = keeper._process, keeper._spawn
+        assert process is not None
+
+        async def too_late() -> tuple[DetachedProcess | None, bool]:
+            ended.kill()
+            await process.ended.wait()
+            return await spawn()
+
+        monkeypatch.setattr(keeper, "_spawn", too_late)
+        with capture_logs() as logs:
+            keeper.reload_or_replace([service.port])
+            await eventually(lambda: keeper.report.relay_pid not in {None, ended.pid}, "the next relay")
+            await eventually(lambda: list(keeper.report.loaded.values()) == [service], "the service")
+        assert [one["pid"] for one in logs if one["event"] == "relay-died"] == [ended.pid]
+        assert keeper.report.leaving == ()
+
+
+async def test_relay_that_has_handed_over_and_ended_has_not_died(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    async with keeping(options, service_of(free_address(), ca_file=authority.file)) as keeper:
+        [service], first = keeper.report.loaded.values(), keeper.report.relay_pid
+        with capture_logs() as logs:
+            keeper.reload_or_replace([service.port])
+            await eventually(lambda: relays_of(options) not in ([], [first]), "a successor")
+            await eventually(lambda: relays_of(options) == [keeper.report.relay_pid], "only the successor")
+            await eventually(lambda: not keeper.report.leaving, "its end is known")
+        assert "relay-died" not in {one["event"] for one in logs}
+
+
+async def test_relay_that_ends_without_an_answer_has_no_services(options: TunnelOptions) -> None:
+    async with keeping(options, service_of(free_address())) as keeper:
+        options.relay_socket.unlink()
+        keeper.set_services([])
+        await eventually(lambda: keeper.report.relay_pid is None, "its end")
+        assert keeper.report.loaded == {}
+
+
+async def test_facts_of_a_service_that_a_new_relay_does_not_have_yet_are_the_last_ones(
+    options: TunnelOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = [service_of(free_address(), name=name) for name in ("fs-1", "fs-2")]
+    async with keeping(options, *services) as keeper:
+        before = await keeper.read_facts(["fs-1", "fs-2"])
+        assert before["fs-2"].traffic is not None
+        state = await RelayControl.state(keeper._control)
+
+        async def without_the_last(_control: RelayControl) -> RelayState:
+            return replace(state, services=state.services[:1])
+
+        monkeypatch.setattr(RelayControl, "state", without_the_last)
+        found = await keeper.read_facts(["fs-1", "fs-2"])
+        assert found["fs-2"] is before["fs-2"]
+        assert (await keeper.read_facts(["fs-1"])).keys() == {"fs-1"}
 
 
 async def test_relay_that_answers_late_keeps_its_connections(

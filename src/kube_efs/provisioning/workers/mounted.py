@@ -308,7 +308,9 @@ class _MountWorker:
         its thread has begun never begins.
         """
         async with self._removing:
-            # With the lock: a removal that waits for another one is confirmed after the wait, not before.
+            # A removal that waits for another one is confirmed after the wait, not before. Another one that
+            # was given up no longer has the lock, but still has the thread until its file system answers.
+            await _in_time(self._remover, lambda: None, self.mounted.mount_point, self._timeout_seconds)
             await confirm()
             with _refusals_of_workers():
                 await self._run(

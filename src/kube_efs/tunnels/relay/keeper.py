@@ -117,8 +117,11 @@ class RelayKeeper:
                 state = await self._control.state()
                 answering = state.pid
                 found = {one.service.name: _facts(one) for one in state.services}
-                self._facts = {
-                    name: known if (known := self._facts.get(name)) == facts else facts
+                # A relay that has just started does not have all services yet. Without the last totals of
+                # the others, those that the next reading gives would be added to the counters once more.
+                last = {name: facts for name, facts in self._facts.items() if name in names}
+                self._facts = last | {
+                    name: known if (known := last.get(name)) == facts else facts
                     for name, facts in found.items()
                 }
             if self._process and self._process.pid != answering:
@@ -204,7 +207,7 @@ class RelayKeeper:
         await self._release_predecessor()
         if self._process and not wanted and not await asyncio.to_thread(count_connections, self._process.pid):
             await self._process.stop(timeout_seconds=_STOP_SECONDS)
-            self._process = None
+            self._process, self._loaded = None, {}
         self._set_report(left_out)
         undone = left_out or (self._process and not wanted)
         return self._options.retry_seconds if undone else None
@@ -224,7 +227,7 @@ class RelayKeeper:
     async def _start(self) -> None:
         """Start the relay, unless it cannot be started; the next attempt waits longer."""
         await asyncio.sleep(self._not_before - asyncio.get_running_loop().time())
-        self._process = await self._spawn()
+        self._process, _ = await self._spawn()
         self._loaded, self._is_unsure = {}, True
 
     async def _replace(self, process: DetachedProcess) -> None:
@@ -239,30 +242,38 @@ class RelayKeeper:
             await process.stop(timeout_seconds=_STOP_SECONDS)
             self._handle_ends()
             return
-        successor = await self._spawn()
+        successor, has_services = await self._spawn()
         if successor is None and not await self._has_handed_over(process):
             return
+        if successor and self._loaded and not has_services and not process.has_files():
+            # It ended before its successor could take its listeners, and all connections with it.
+            await process.stop(timeout_seconds=_STOP_SECONDS)
+            self._handle_ends()
+        else:
+            self._leaving[process.pid] = process
         # Without a successor, ``_converge`` starts another relay: this one has handed over its ports.
-        self._leaving[process.pid] = process
         self._process, self._loaded, self._is_unsure = successor, {}, True
 
-    async def _spawn(self) -> DetachedProcess | None:
-        """A new relay that answers; None if it does not, and the log has the reason."""
+    async def _spawn(self) -> tuple[DetachedProcess | None, bool]:
+        """A new relay that answers, and whether it has taken over services.
+
+        None if it does not answer, and the log has the reason.
+        """
         command = (sys.executable, "-I", "-m", _MODULE, str(self._options.relay_socket))
         try:
             process = DetachedProcess.spawn(command, self._options.relay_log_path, self._wake.set)
             self._starting = process
         except OSError as error:
             log.warning("relay-not-started", reason=f"{error.filename or sys.executable}: {error.strerror}")
-            return None
+            return None, False
         log.info("relay-started", pid=process.pid)
-        if await self._await_answer(lambda pid: pid == process.pid, process.ended):
-            return process
+        if state := await self._await_answer(lambda pid: pid == process.pid, process.ended):
+            return process, bool(state.services)
         log.warning("relay-not-started", pid=process.pid, log=str(self._options.relay_log_path))
         self._delay = self._delay.after_life_of(0)
         self._not_before = asyncio.get_running_loop().time() + self._delay.seconds
         await process.stop(timeout_seconds=_STOP_SECONDS)
-        return None
+        return None, False
 
     async def _await_answer(
         self, is_expected: Callable[[int], bool], ended: asyncio.Event | None = None

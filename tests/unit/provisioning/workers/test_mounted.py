@@ -498,6 +498,39 @@ async def test_unresponsive_server_is_an_error_within_a_bounded_time(
     assert (other / "data").is_dir()
 
 
+async def test_removal_after_one_that_hung_is_confirmed_when_it_can_begin(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    for name in ("hang", "protected"):
+        (point / name).mkdir()
+    answers, move = threading.Event(), file_system.move_to_trash
+
+    def move_or_hang(root: Path, directory: Directory, **options: Any) -> None:
+        if directory.parts[-1] == "hang":
+            answers.wait(20)
+        move(root, directory, **options)
+
+    monkeypatch.setattr(file_system, "move_to_trash", move_or_hang)
+    confirmed_after_the_answer = []
+
+    async def confirm() -> None:
+        confirmed_after_the_answer.append(answers.is_set())
+        raise RemovalRefused("is retained", field="volume", value="protected")
+
+    async with working(await found(), seconds=2) as directories:
+        with pytest.raises(WorkerFailed, match="did not answer"):
+            await directories.remove(at("/hang"), ROOT, stands)
+        with pytest.raises(WorkerFailed, match="did not answer"):
+            await directories.remove(at("/protected"), ROOT, confirm)
+        assert confirmed_after_the_answer == []
+        answers.set()
+        with pytest.raises(RemovalRefused):
+            await directories.remove(at("/protected"), ROOT, confirm)
+    assert confirmed_after_the_answer == [True]
+    assert (point / "protected").is_dir()
+
+
 async def test_operation_cancelled_before_its_start_is_not_done_later(
     mount: Mount, hanging: threading.Event
 ) -> None:
