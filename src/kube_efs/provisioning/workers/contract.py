@@ -31,9 +31,10 @@ class Directories(Protocol):
         """
 
     async def settled(self, location: Location) -> None:
-        """Return when no earlier order of another process can still change the directory.
+        """Return when no earlier order without a reservation can still change the directory.
 
-        Raises WorkerFailed while one can, and KubeError.
+        Such an order is of another process, or of a caller that has gone. Raises WorkerFailed while one can,
+        and KubeError.
         """
 
     async def unused(self, file_system_id: FileSystemId) -> None:

@@ -131,7 +131,9 @@ class WorkerPods:
         self._pods: dict[str, ObservedPod] = {}
         self._pods_listed = False
         self._pods_changed = asyncio.Condition()
+        # The pods of calls in progress, and those among them whose start cannot be withdrawn any more.
         self._running: set[str] = set()
+        self._started: set[str] = set()
         self._denials: dict[FileSystemId, Denials] = {}
         self._all_now = SingleFlight(self._list)
         metrics.worker_pods_overdue.read = lambda: [
@@ -260,6 +262,7 @@ class WorkerPods:
             return await self._succeeded(ended, job.action)
         finally:
             self._running.discard(name)
+            self._started.discard(name)
 
     async def _start(self, pod: ObservedPod, confirm: Callable[[], Awaitable[None]] | None) -> None:
         """Remove the gate of a pod of ours when no other blocks it and its orders are confirmed.
@@ -281,6 +284,7 @@ class WorkerPods:
                     raise
                 # An earlier attempt to start it can still take effect, so its end is awaited.
                 return None
+            self._started.add(pod.name)
             try:
                 return await self._lift(pod)
             except KubeUnavailable as error:
@@ -309,11 +313,15 @@ class WorkerPods:
     async def settled(self, file_system_id: FileSystemId, directories: Sequence[Directory]) -> None:
         """Return when no other order can still create or remove the directories; raises Busy, KubeError.
 
-        This deletes gated pods of others. A copy never removes anything, so it is not waited for.
+        This deletes gated pods of others. A copy never removes anything, so it is not waited for. Calls of
+        this process in progress have reserved their directories, and what they create may be shared. But a
+        removal that was started goes on without its caller, and then nothing is reserved for it.
         """
         for other in await self._all_now():
+            is_removal = other.order.action is Action.REMOVE and other.name in self._started
+            is_reserved = other.name in self._running and not is_removal
             is_copy = other.order.action is Action.COPY
-            if other.name in self._running or is_copy or not other.is_near(file_system_id, directories):
+            if is_reserved or is_copy or not other.is_near(file_system_id, directories):
                 continue
             if not (other.is_gated and await self._delete_unchanged(other)):
                 raise self._busy(other)

@@ -166,7 +166,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         await self._do(location, job, item, confirm)
 
     async def settled(self, location: Location) -> None:
-        """Return when no pod of others can still change the directory; raises WorkerFailed, KubeError."""
+        """Return when no pod without a reservation can change the directory; raises WorkerFailed, KubeError."""
         await self._pods.settled(location.file_system_id, (location.directory,))
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:

@@ -1136,6 +1136,34 @@ async def test_directory_is_settled_when_no_pod_of_another_pool_can_change_it(
         assert await pods(kube) == ["runs"]
 
 
+async def test_directory_is_not_settled_while_a_removal_goes_on_without_its_caller(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    (kubelet.root("fs-1") / "team/data").mkdir(parents=True)
+    kubelet.gate.clear()
+    async with deadline(), pool_of(kube) as pool:
+        removing = asyncio.create_task(pool.remove(at("/team/data"), Directory(), stands))
+        await kubelet.has_started_one.wait()
+        removing.cancel()
+        await asyncio.gather(removing, return_exceptions=True)
+        with pytest.raises(WorkerFailed, match="works on this directory"):
+            await pool.settled(at("/team/data"))
+        kubelet.gate.set()
+        while (kubelet.root("fs-1") / "team/data").exists() or await pods(kube):
+            await pool._pods.changed(within_seconds=0.1)
+        await pool.settled(at("/team/data"))
+
+
+async def test_directory_is_settled_while_this_pool_creates_it(kube: AsyncClient, kubelet: Kubelet) -> None:
+    kubelet.gate.clear()
+    async with deadline(), pool_of(kube) as pool:
+        making = asyncio.create_task(pool.make(at("/team/data"), PLAIN))
+        await kubelet.has_started_one.wait()
+        await pool.settled(at("/team/data"))
+        kubelet.gate.set()
+        await making
+
+
 async def test_pod_mounts_the_root_with_the_driver_by_a_claim_of_its_own(
     kube: AsyncClient, kubelet: Kubelet
 ) -> None:
