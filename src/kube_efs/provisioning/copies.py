@@ -254,7 +254,7 @@ class Copies:
         await self._watched(directories.copy_ended(target), self._follower(claim), directories, target)
 
     async def stop(self, directories: Directories, target: Location) -> None:
-        """Stop the copy to the target, also one of an earlier leader.
+        """Stop the copy to the target, also one of an earlier leader, or one that waits for its turn.
 
         Its program may run for another moment; until its end, the worker refuses all other work there.
         """
@@ -263,6 +263,8 @@ class Copies:
             return True
 
         follower = Follower(is_gone=is_unwanted)
+        # First: a copy that waits for its turn has no worker, whose end could be awaited.
+        await follower.look(directories, target)
         await self._watched(directories.copy_ended(target), follower, directories, target)
 
     async def _watched(

@@ -149,6 +149,12 @@ async def test_copy_for_a_deleted_claim_is_stopped_and_then_discarded() -> None:
     assert len(scene.folders.copies) == 1
 
 
+async def test_copy_without_a_worker_is_stopped_too() -> None:
+    scene = Scene()
+    await scene.copies.stop(scene.folders, at("/new"))  # type: ignore[arg-type]
+    assert scene.folders.stopped == [at("/new")]
+
+
 async def test_complete_copy_of_an_earlier_source_is_sufficient_for_its_claim() -> None:
     scene = Scene()
     scene.folders.copy_fault = CopyDiffers("is the name of a copy of another directory", field="copy")

@@ -59,18 +59,25 @@ class Directories(Protocol):
         """
 
     async def copy_ended(self, target: Location) -> None:
-        """Return when no worker copies to the target, also none of an earlier leader."""
+        """Return when no worker copies to the target, also none of an earlier leader.
+
+        A copy that waits for its turn is not waited for: a repeated ``copy`` joins it.
+        """
 
     async def copy_progress(self, target: Location) -> CopyProgress | None:
         """How far the copy to the target is; None when that is not known. Raises KubeError."""
 
     async def stop_copy(self, target: Location) -> None:
-        """Stop the copy to the target; what it has copied stays for another attempt."""
+        """Stop the copy to the target, also one that has not begun.
+
+        What it has copied stays for another attempt.
+        """
 
     async def discard_copy(self, target: Location, key: str) -> None:
         """Remove what was copied with that key and has not become the target; raises KubeEfsError.
 
-        It belongs to no volume yet, so no guard is needed.
+        It belongs to no volume yet, so no guard is needed. A copy to the target that has not begun never
+        begins.
         """
 
 

@@ -212,6 +212,8 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
 
     async def discard_copy(self, target: Location, key: str) -> None:
         """Remove what was copied with that key; raises WorkerRefused and WorkerFailed."""
+        # The thread of a caller who has gone may begin only when the server answers again.
+        await self.stop_copy(target)
         mount, _ = self._place(target, InvalidValue)
         await mount.remove(Directory((COPIES,)) / key, nothing_to_confirm, "")
 
@@ -344,12 +346,17 @@ class _MountWorker:
             self.copying[target] = progress
             check_goes_on()
 
+        def copied(root: Path) -> Copied:
+            # Again: the server may have answered only now.
+            check_goes_on()
+            return file_system.copy_directory(root, target, terms, report)
+
         try:
             async with self.copy_slots.taken(tenant, target):
                 check_goes_on()
                 return await self._run(
                     self._copier,
-                    lambda root: file_system.copy_directory(root, target, terms, report),
+                    copied,
                     within=self._alone(target),
                     seconds=_COPY_SECONDS,
                 )

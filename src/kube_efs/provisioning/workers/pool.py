@@ -49,7 +49,7 @@ from kube_efs.provisioning.workers.orders import (
 )
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pods import Busy, ReportMissing, WorkerPods
-from kube_efs.provisioning.workers.slots import Slots
+from kube_efs.provisioning.workers.slots import Slots, copy_stopped
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 from kube_efs.telemetry.traces import span
 
@@ -94,6 +94,19 @@ class _Lane:
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(slots=True, eq=False)
+class _Copying:
+    """A copy that this pool makes, also while it has no pod yet; a stopped one gets none any more."""
+
+    done: asyncio.Future[Copied]
+    is_stopped: bool = False
+
+    def check_goes_on(self, target: Location) -> None:
+        """Raise WorkerFailed if it was stopped."""
+        if self.is_stopped:
+            raise copy_stopped(target.directory)
+
+
 class _SomeWithdrawn(Exception):
     """An order of the batch was withdrawn; its task has the reason."""
 
@@ -122,7 +135,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         self._tasks = asyncio.TaskGroup()
         self._copy_slots: WeakValueDictionary[FileSystemId, Slots] = WeakValueDictionary()
         self._copy_tasks: set[asyncio.Task[None]] = set()
-        self._copies: dict[tuple[Location, CopyTerms], asyncio.Future[Copied]] = {}
+        self._copies: dict[tuple[Location, CopyTerms], _Copying] = {}
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -211,32 +224,30 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         joins it. Tenants take turns. Raises WorkerRefused, WorkerFailed, AwsError and KubeError, and
         VolumePending while the file system is being removed.
         """
-        running = self._copies.get((target, terms))
-        if running is None:
-            running = self._copies[target, terms] = asyncio.get_running_loop().create_future()
-            task = self._tasks.create_task(self._run_copy(target, terms, tenant, running))
+        copying = self._copies.get((target, terms))
+        if copying is None:
+            copying = self._copies[target, terms] = _Copying(asyncio.get_running_loop().create_future())
+            task = self._tasks.create_task(self._run_copy(target, terms, tenant, copying))
             self._copy_tasks.add(task)
             task.add_done_callback(self._copy_tasks.discard)
         # Callers of the CSI socket have a deadline, and repeat the call; the copy continues meanwhile.
-        return await asyncio.shield(running)
+        return await asyncio.shield(copying.done)
 
-    async def _run_copy(
-        self, target: Location, terms: CopyTerms, tenant: str, running: asyncio.Future[Copied]
-    ) -> None:
+    async def _run_copy(self, target: Location, terms: CopyTerms, tenant: str, copying: _Copying) -> None:
         try:
-            copied = await self._copy(target, terms, tenant)
+            copied = await self._copy(target, terms, tenant, copying)
             self._metrics.copies.labels(Outcome.SUCCEEDED).inc()
             self._metrics.copied_bytes.inc(copied.progress.copied_bytes)
-            running.set_result(copied)
+            copying.done.set_result(copied)
         except Exception as error:  # noqa: BLE001 - for the caller; here it would end all other work
             self._metrics.copies.labels(Outcome.FAILED).inc()
-            running.set_exception(error)
-            running.exception()  # Perhaps no caller is left to receive it.
+            copying.done.set_exception(error)
+            copying.done.exception()  # Perhaps no caller is left to receive it.
         finally:
-            running.cancel()
+            copying.done.cancel()
             del self._copies[target, terms]
 
-    async def _copy(self, target: Location, terms: CopyTerms, tenant: str) -> Copied:
+    async def _copy(self, target: Location, terms: CopyTerms, tenant: str, copying: _Copying) -> Copied:
         # The next pod finds what the one of an earlier leader has finished.
         await self.copy_ended(target)
         file_system_id, directory = target.file_system_id, target.directory
@@ -245,8 +256,15 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         if busy := self._pods.in_the_way(file_system_id, order):
             raise busy
         slots = self._copy_slots.setdefault(file_system_id, Slots(_COPIES_AT_ONCE))
+
+        async def confirm() -> None:
+            await self._confirm_stay(target.root)
+            # Last: whoever stops it later finds its pod.
+            copying.check_goes_on(target)
+
+        copying.check_goes_on(target)
         async with slots.taken(tenant, directory):
-            report = await self._pods.run(target.root, job, [item], partial(self._confirm_stay, target.root))
+            report = await self._pods.run(target.root, job, [item], confirm)
         if reason := report.failed.get(str(directory)):
             kind = WorkerRefused if str(directory) in report.refused else WorkerFailed
             if str(directory) in report.taken:
@@ -258,7 +276,10 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         return report.copied
 
     async def copy_ended(self, target: Location) -> None:
-        """Return when no pod copies to the target, also none of an earlier leader."""
+        """Return when no pod copies to the target, also none of an earlier leader.
+
+        A copy that waits for its turn has none, and a repeated ``copy`` joins it.
+        """
         await self._pods.listed()
         await self._pods.copy_ended(target.file_system_id, target.directory)
 
@@ -267,20 +288,36 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         return await self._pods.progress(target.file_system_id, target.directory)
 
     async def stop_copy(self, target: Location) -> None:
-        """Stop the copy to the target, also one of an earlier leader, or one that waits for its turn."""
-        if slots := self._copy_slots.get(target.file_system_id):
-            slots.stop(target.directory)
+        """Stop the copy to the target, also one of an earlier leader, or one that has no pod yet."""
+        self._stop_own(target)
         await self._pods.stop_copy(target.file_system_id, target.directory)
 
+    def _stop_own(self, target: Location) -> set[asyncio.Future[Copied]]:
+        """Let no copy of this pool to the target start any more; returns those that have not ended yet."""
+        stopped = [copying for (place, _), copying in self._copies.items() if place == target]
+        for copying in stopped:
+            copying.is_stopped = True
+        if slots := self._copy_slots.get(target.file_system_id):
+            slots.stop(target.directory)
+        return {copying.done for copying in stopped}
+
     async def discard_copy(self, target: Location, key: str) -> None:
-        """Remove what was copied with that key; raises WorkerFailed, KubeError."""
+        """Remove what was copied with that key; raises WorkerFailed, KubeError.
+
+        A copy to the target that has no pod yet gets none: its callers may have gone, and it would begin
+        again, perhaps hours after the volume was removed.
+        """
+        unfinished = self._stop_own(target)
         await self.copy_ended(target)
         order = PodOrder(action=Action.COPY, directories=(target.directory,))
-        if busy := self._pods.in_the_way(target.file_system_id, order):
+        # A pod whose gate is being removed does not block yet, so the end of its copy is awaited.
+        while not (busy := self._pods.in_the_way(target.file_system_id, order)) and unfinished:
+            unfinished = (await asyncio.wait(unfinished, timeout=_LOOK_AGAIN_SECONDS))[1]
+        if busy:
             raise busy
         base = Directory((COPIES,))
-        unfinished = Location(file_system_id=target.file_system_id, directory=base / key)
-        await self.remove(unfinished, base, nothing_to_confirm)
+        copied = Location(file_system_id=target.file_system_id, directory=base / key)
+        await self.remove(copied, base, nothing_to_confirm)
 
     async def unused(self, file_system_id: FileSystemId) -> None:
         """Return when no pod uses the file system, also none that starts later.

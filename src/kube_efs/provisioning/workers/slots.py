@@ -9,6 +9,12 @@ from kube_efs.model.errors import WorkerFailed
 from kube_efs.provisioning.workers.turns import Turns
 
 
+def copy_stopped(target: Directory) -> WorkerFailed:
+    """The error of a copy that was stopped before it began."""
+    remedy = "it begins with the next attempt"
+    return WorkerFailed("was stopped", field="copy", value=str(target), remedy=remedy)
+
+
 class Slots:
     """At most ``count`` copies to directories of a file system run at the same time."""
 
@@ -41,9 +47,7 @@ class Slots:
 
     def stop(self, target: Directory) -> None:
         """Let the copy to the directory wait no more."""
-        error = WorkerFailed(
-            "was stopped", field="copy", value=str(target), remedy="it begins with the next attempt"
-        )
+        error = copy_stopped(target)
         for waits_for, turn in self._waiting:
             if waits_for == target and not turn.done():
                 turn.set_exception(error)

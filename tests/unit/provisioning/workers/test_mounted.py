@@ -23,6 +23,7 @@ from kube_efs.model.trash import TrashReport
 from kube_efs.model.volumes import Location
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.provisioning.workers import file_system
+from kube_efs.provisioning.workers import mounted as mounted_workers
 from kube_efs.provisioning.workers.mounted import Mounted, MountedDirectories, find_mounted
 from kube_efs.provisioning.workers.orders import EmptyingTerms, MeasuringTerms
 from kube_efs.provisioning.workers.trash import TRASH
@@ -640,3 +641,32 @@ async def test_stopped_copy_ends_at_its_next_file_and_continues_later(
         assert not (point / "new").exists()
         await directories.copy(at("/pvs/new"), TERMS)
         assert (point / "new/file").read_text() == "data"
+
+
+async def test_copy_whose_server_answers_late_does_not_begin_after_it_was_discarded(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point, reached, goes_on = mount(SERVER, "efs"), threading.Event(), threading.Event()
+    (point / "old").mkdir()
+    (point / "old/file").write_text("data")
+    former = mounted_workers._check
+
+    def slow(mounted: Mounted) -> None:
+        if not reached.is_set():
+            reached.set()
+            assert goes_on.wait(10)
+        former(mounted)
+
+    monkeypatch.setattr(mounted_workers, "_check", slow)
+    mounted = await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point, base=parse_directory("/pvs"))
+    async with working(mounted) as directories:
+        copying = asyncio.ensure_future(directories.copy(at("/pvs/new"), TERMS))
+        await asyncio.to_thread(reached.wait, 10)
+        copying.cancel()
+        await asyncio.wait([copying])
+        await directories.discard_copy(at("/pvs/new"), "pvc-1")
+        goes_on.set()
+        # It has the same thread, so the first one has ended then.
+        await directories.copy(at("/pvs/second"), replace(TERMS, key="pvc-2"))
+        assert not (point / "new").exists()
+        assert not (point / COPIES / "pvc-1").exists()

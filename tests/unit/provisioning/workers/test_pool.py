@@ -35,7 +35,7 @@ from tests.unit.provisioning.orders import stands
 from tests.unit.provisioning.workers.kubelet import Kubelet, Logs, name_of, running, set_status
 
 from kube_efs.kube.watching import Listed, follow
-from kube_efs.model.copies import COPIES, CopyProgress, CopyTerms
+from kube_efs.model.copies import COPIES, Copied, CopyProgress, CopyTerms
 from kube_efs.model.csi.errors import VolumePending
 from kube_efs.model.csi.mount_flags import parse_mount_flags
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
@@ -1528,12 +1528,17 @@ async def test_tenants_take_turns_with_their_copies(kube: AsyncClient, kubelet: 
     assert order.index("few") < len(order) - 2
 
 
-async def test_copy_that_waits_for_its_turn_can_be_stopped(
+WAITING = at("/new-4")
+WAITING_TERMS = replace(TERMS, key="pvc-4")
+
+
+@asynccontextmanager
+async def with_a_copy_that_waits(
     kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
-) -> None:
+) -> AsyncIterator[tuple[WorkerPool, asyncio.Task[Copied]]]:
+    """The pool, and a copy that waits for its turn; the others end after the context."""
     filled(kubelet)
     kubelet.gate.clear()
-    waiting = at("/new-4")
 
     async def are_four() -> bool:
         return len(kubelet.pods) == 4
@@ -1544,12 +1549,119 @@ async def test_copy_that_waits_for_its_turn_can_be_stopped(
             for number in range(5)
         ]
         await eventually(are_four)
-        await pool.stop_copy(waiting)
-        with pytest.raises(WorkerFailed, match="'/new-4' was stopped"):
-            await copies[4]
+        yield pool, copies[4]
         kubelet.gate.set()
         await asyncio.gather(*copies[:4])
+        # The slots are free now, so a copy that still waits would begin.
+        await asyncio.gather(*pool._copy_tasks)
+
+
+async def cancelled(copying: asyncio.Task[Copied]) -> None:
+    """Let the caller of the copy go, as at its deadline."""
+    copying.cancel()
+    await asyncio.wait([copying])
+
+
+async def test_copy_that_waits_for_its_turn_can_be_stopped(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    async with with_a_copy_that_waits(kube, kubelet, eventually) as (pool, copying):
+        await pool.stop_copy(WAITING)
+        with pytest.raises(WorkerFailed, match="'/new-4' was stopped"):
+            await copying
     assert len(kubelet.pods) == 4
+
+
+async def test_copy_can_be_stopped_before_it_waits_for_its_turn(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    async with with_a_copy_that_waits(kube, kubelet, eventually) as (pool, _):
+        copying = asyncio.create_task(pool.copy(at("/new-5"), replace(TERMS, key="pvc-5")))
+        await asyncio.sleep(0)
+        await pool.stop_copy(at("/new-5"))
+        with pytest.raises(WorkerFailed, match="'/new-5' was stopped"):
+            await copying
+
+
+async def test_copy_that_waits_for_its_turn_does_not_begin_after_it_was_discarded(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    """Nobody follows it any more, and its volume may be removed before it has its turn."""
+    async with with_a_copy_that_waits(kube, kubelet, eventually) as (pool, copying):
+        await cancelled(copying)
+        discarding = asyncio.create_task(pool.discard_copy(WAITING, "pvc-4"))
+        kubelet.gate.set()
+        await discarding
+    assert "/new-4" not in [arguments[-1] for arguments in kubelet.arguments]
+    assert not (kubelet.root("fs-1") / "new-4").exists()
+
+
+async def test_repeated_request_joins_the_copy_that_waits_for_its_turn(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    async with with_a_copy_that_waits(kube, kubelet, eventually) as (pool, copying):
+        await cancelled(copying)
+        await pool.copy_ended(WAITING)
+        again = asyncio.create_task(pool.copy(WAITING, WAITING_TERMS))
+    # Another pod would have found nothing to do.
+    assert (await again).progress == CopyProgress(entries=1, copied_bytes=4)
+    assert len(kubelet.pods) == 5
+    assert (kubelet.root("fs-1") / "new-4/file").read_text() == "data"
+
+
+@pytest.mark.parametrize("is_discarded", [False, True])
+async def test_copy_whose_pod_is_not_created_yet_can_be_stopped(
+    kube: AsyncClient, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch, *, is_discarded: bool
+) -> None:
+    root = filled(kubelet)
+    reached, goes_on = asyncio.Event(), asyncio.Event()
+    former = WorkerPods._create
+
+    async def slow(self: WorkerPods, pod: ObservedPod) -> ObservedPod:
+        if pod.order.action is Action.COPY:
+            reached.set()
+            await goes_on.wait()
+        return await former(self, pod)
+
+    monkeypatch.setattr(WorkerPods, "_create", slow)
+    async with deadline(), pool_of(kube) as pool:
+        copying = asyncio.create_task(pool.copy(at("/new"), TERMS))
+        await reached.wait()
+        stop = pool.discard_copy(at("/new"), TERMS.key) if is_discarded else pool.stop_copy(at("/new"))
+        stopping = asyncio.create_task(stop)
+        await asyncio.sleep(0.05)
+        goes_on.set()
+        await stopping
+        with pytest.raises(WorkerFailed, match="'/new' was stopped"):
+            await copying
+    assert "copy" not in [arguments[1] for arguments in kubelet.arguments]
+    assert not (root / "new").exists()
+
+
+async def test_copy_whose_pod_is_just_starting_is_not_discarded_before_its_end(
+    kube: AsyncClient, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(kubelet)
+    kubelet.gate.clear()
+    reached, goes_on = asyncio.Event(), asyncio.Event()
+    former = WorkerPods._lift
+
+    async def slow(self: WorkerPods, pod: ObservedPod) -> None:
+        reached.set()
+        await goes_on.wait()
+        await former(self, pod)
+
+    monkeypatch.setattr(WorkerPods, "_lift", slow)
+    async with deadline(), pool_of(kube) as pool:
+        copying = asyncio.create_task(pool.copy(at("/new"), TERMS))
+        await reached.wait()
+        discarding = asyncio.create_task(pool.discard_copy(at("/new"), TERMS.key))
+        await asyncio.sleep(0.05)
+        goes_on.set()
+        with pytest.raises(WorkerFailed, match="works on this directory"):
+            await discarding
+        kubelet.gate.set()
+        await copying
 
 
 async def test_copy_waits_while_its_source_is_removed(kube: AsyncClient, kubelet: Kubelet) -> None:
