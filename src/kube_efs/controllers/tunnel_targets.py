@@ -168,7 +168,9 @@ class TunnelTargetsController:
         """
         targets = self._index.targets
         users = {volume.annotated, *map(targets.file_system_at, volume.loopback_ports)}
-        if not targets.unused.isdisjoint(users):
+        # Nodes follow what is published, and the index knows it only after the first answer of AWS.
+        closed = targets.unused | (self._published.unused if self._published else frozenset())
+        if not closed.isdisjoint(users):
             self.reconcile_soon()
 
     def reconcile_soon(self) -> None:

@@ -572,16 +572,24 @@ async def test_all_ports_stay_open_for_root_volumes(kube: AsyncClient, eventuall
         assert "unused-targets.yaml" not in await here.config_map()
 
 
+@pytest.mark.parametrize("is_new", [False, True])
 async def test_port_of_a_volume_opens_while_aws_does_not_answer(
-    kube: AsyncClient, eventually: Eventually
+    kube: AsyncClient, eventually: Eventually, *, is_new: bool
 ) -> None:
     metadata = ObjectMeta(name=OPENSHIFT_EFS_STUNNEL.config_map, namespace="default")
     data = {"efs-stunnel.yaml": document({FS1: 20490, FS2: 20491}), "unused-targets.yaml": "- fs-1\n- fs-2\n"}
     await kube.create(ConfigMap(metadata=metadata, data=data))
-    async with running(kube, volumes=(volume(FS1, 20490),), wants_roots=False) as here:
+    one = volume(FS1, 20490)
+    async with running(kube, volumes=() if is_new else (one,), wants_roots=False) as here:
         here.controller.reconcile_soon()
+
+        async def has_reconciled() -> bool:
+            return not here.controller._due.is_set()
 
         async def is_open() -> bool:
             return (await here.config_map()).get("unused-targets.yaml") == "- fs-2\n"
 
+        if is_new:
+            await eventually(has_reconciled)
+            here.index.expect_volume(one)
         await eventually(is_open)

@@ -315,7 +315,7 @@ class WorkerPods:
 
         This deletes gated pods of others. A copy never removes anything, so it is not waited for. Calls of
         this process in progress have reserved their directories, and what they create may be shared. But a
-        removal that was started goes on without its caller, and then nothing is reserved for it.
+        removal that was started continues without its caller, and then nothing is reserved for it.
         """
         for other in await self._all_now():
             is_removal = other.order.action is Action.REMOVE and other.name in self._started

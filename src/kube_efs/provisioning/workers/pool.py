@@ -179,7 +179,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         await self._do(location, job, item, confirm)
 
     async def settled(self, location: Location) -> None:
-        """Return when no pod without a reservation can change the directory; raises WorkerFailed, KubeError."""
+        """Return when no pod without a reservation can change it; raises WorkerFailed and KubeError."""
         await self._pods.settled(location.file_system_id, (location.directory,))
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
@@ -259,7 +259,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
 
         async def confirm() -> None:
             await self._confirm_stay(target.root)
-            # Last: whoever stops it later finds its pod.
+            # Last: a later stop finds its pod.
             copying.check_goes_on(target)
 
         copying.check_goes_on(target)
