@@ -170,13 +170,20 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     ) -> None:
         """Move the directory into that tenant's trash, if it exists.
 
-        ``confirm`` is called immediately before a pod starts. Raises RemovalRefused unless it is
-        strictly inside ``base``, what ``confirm`` raises, WorkerFailed and KubeError.
+        ``confirm`` is called immediately before a pod starts. A copy to the directory that has not begun then
+        never begins. Raises RemovalRefused unless it is strictly inside ``base``, what ``confirm`` raises,
+        WorkerFailed and KubeError.
         """
         refuse_outside(location.directory, base)
         job = Job(action=Action.REMOVE, base=base)
         item = Item(directory=location.directory, tenant=tenant)
-        await self._do(location, job, item, confirm)
+
+        async def confirmed() -> None:
+            await confirm()
+            # Perhaps nobody waits any more for a copy that has not begun. It must not fill it again.
+            self._stop_own(location)
+
+        await self._do(location, job, item, confirmed)
 
     async def settled(self, location: Location) -> None:
         """Return when no pod without a reservation can change it; raises WorkerFailed and KubeError."""

@@ -84,13 +84,14 @@ class Kubelet:
                 self._tasks[name] = asyncio.create_task(self._work(pod))
 
     async def _work(self, pod: Pod) -> None:
+        gate = self.gate  # a test may give later pods another one
         self.pods.append(pod)
         self.has_started_one.set()
         file_system_id = file_system_of(pod)
         self._running[file_system_id] += 1
         self.most_at_once |= self._running
         await set_status(self._client, name_of(pod), {"phase": "Running"})
-        await self.gate.wait()
+        await gate.wait()
         phase, message = self.ending(pod) or self._outcome(pod)
         self._running[file_system_id] -= 1
         terminated = {"exitCode": int(phase == "Failed"), "message": message}

@@ -1583,16 +1583,19 @@ async def test_copy_can_be_stopped_before_it_waits_for_its_turn(
             await copying
 
 
-async def test_copy_that_waits_for_its_turn_does_not_begin_after_it_was_discarded(
-    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+@pytest.mark.parametrize("is_discarded", [False, True])
+async def test_copy_that_waits_for_its_turn_does_not_begin_after_its_end(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually, *, is_discarded: bool
 ) -> None:
-    """Nobody follows it any more, and its volume may be removed before it has its turn."""
+    """Nobody follows it any more when it is discarded, or its directory removed, before it has its turn."""
     async with with_a_copy_that_waits(kube, kubelet, eventually) as (pool, copying):
         await cancelled(copying)
-        discarding = asyncio.create_task(pool.discard_copy(WAITING, "pvc-4"))
+        # Pods that start from now on end, but those of the four copies do not yet.
+        running, kubelet.gate = kubelet.gate, asyncio.Event()
         kubelet.gate.set()
-        await discarding
-    assert "/new-4" not in [arguments[-1] for arguments in kubelet.arguments]
+        await (pool.discard_copy(WAITING, "pvc-4") if is_discarded else pool.remove(WAITING, ROOT, stands))
+        running.set()
+    assert "/new-4" not in [arguments[-1] for arguments in kubelet.arguments if "copy" in arguments]
     assert not (kubelet.root("fs-1") / "new-4").exists()
 
 
@@ -1656,7 +1659,7 @@ async def test_copy_whose_pod_is_just_starting_is_not_discarded_before_its_end(
         copying = asyncio.create_task(pool.copy(at("/new"), TERMS))
         await reached.wait()
         discarding = asyncio.create_task(pool.discard_copy(at("/new"), TERMS.key))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)  # it begins
         goes_on.set()
         with pytest.raises(WorkerFailed, match="works on this directory"):
             await discarding
