@@ -228,6 +228,9 @@ class TrafficRecorder:
         found: dict[tuple[str, str], Traffic] = {}
         for service in services:
             counted = facts[service.name].traffic if service.name in facts else None
+            if counted:
+                # If another data plane gets the port, what was counted here must not count again.
+                self._by_port.pop(service.port, None)
             traffic = counted or self._by_port.get(service.port)
             if traffic:
                 found[service.name, str(service.file_system_id)] = traffic

@@ -208,6 +208,17 @@ def test_traffic_is_counted_across_restarts_of_the_relay() -> None:
     assert value("connections") is None
 
 
+def test_traffic_of_the_relay_does_not_count_again_when_stunnel_gets_the_port() -> None:
+    registry = CollectorRegistry()
+    recorder = TrafficRecorder(TunnelMetrics(registry))
+    by_relay = ServiceFacts(traffic=Traffic(connections=1, sent_bytes=1500, received_bytes=0))
+    recorder.add([], {20490})
+    recorder.add([_flow(1, sent=0, received=1000)], {20490})
+    assert recorder.record([SERVICE], {"fs-1": by_relay}) == {"fs-1": by_relay.traffic}
+    recorder.add([], {20490})
+    assert recorder.record([SERVICE], {"fs-1": ServiceFacts()}) == {}
+
+
 def _flow(client: int, *, sent: int, received: int, port: int = 20490) -> Flow:
     return Flow(
         local_port=port, remote_port=client, sent_bytes=sent, received_bytes=received, seconds_ago=0.0

@@ -67,7 +67,7 @@ class RelayKeeper:
         # another process, only that one knows its services.
         self._is_unsure = False
         self._hanging: int | None = None
-        self._facts: Mapping[str, ServiceFacts] = {}
+        self._facts: dict[str, ServiceFacts] = {}
         self._delay = RestartBackoff()
         self._not_before = 0.0
         self._wake = asyncio.Event()
@@ -110,6 +110,9 @@ class RelayKeeper:
 
     async def read_facts(self, names: Collection[str]) -> Mapping[str, ServiceFacts]:
         """The facts about these services; the last known ones while the relay does not answer."""
+        # A relay that has just started does not have all services yet. Without the last totals of the others,
+        # those that the next reading gives would be added to the counters once more.
+        self._facts = {name: facts for name, facts in self._facts.items() if name in names}
         if self._process:
             await asyncio.to_thread(limit_log, self._options.relay_log_path, self._options.log_size_bytes)
             answering = None
@@ -117,11 +120,8 @@ class RelayKeeper:
                 state = await self._control.state()
                 answering = state.pid
                 found = {one.service.name: _facts(one) for one in state.services}
-                # A relay that has just started does not have all services yet. Without the last totals of
-                # the others, those that the next reading gives would be added to the counters once more.
-                last = {name: facts for name, facts in self._facts.items() if name in names}
-                self._facts = last | {
-                    name: known if (known := last.get(name)) == facts else facts
+                self._facts |= {
+                    name: known if (known := self._facts.get(name)) == facts else facts
                     for name, facts in found.items()
                 }
             if self._process and self._process.pid != answering:
