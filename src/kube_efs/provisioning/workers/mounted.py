@@ -7,7 +7,8 @@ A thread that waits for the server cannot be ended. After the timeout its caller
 continues when the server answers again, perhaps long after the caller has tried again. Nothing that it does
 then may be wrong: it checks that the mount is still the same, holds its directory against later attempts
 (``_alone``), and moves a removed directory by a name that no other volume gets. Work that has not begun when
-its caller gives up never begins.
+its caller gives up never begins. Only a removal that hangs in the middle of its steps is completed later, and
+``settled`` waits for it.
 """
 
 import asyncio
@@ -173,7 +174,10 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         )
 
     async def settled(self, location: Location) -> None:
-        """Nothing to wait for: only this process removes directories, and none gets a name twice."""
+        """Return when no removal that was given up can still change the directory; raises WorkerFailed."""
+        for mount in self._mounts:
+            if mount.mounted.local(location) is not None:
+                await mount.settled()
 
     async def unused(self, file_system_id: FileSystemId) -> None:
         """Nothing to wait for: administrators mounted the file systems, and none was created for claims."""
@@ -306,19 +310,36 @@ class _MountWorker:
     async def remove(self, directory: Directory, confirm: Confirm, tenant: str) -> None:
         """Move the directory into the trash; one at a time.
 
-        Raises the errors of ``confirm``, WorkerRefused and WorkerFailed. A removal that is cancelled before
-        its thread has begun never begins.
+        Raises the errors of ``confirm``, WorkerRefused and WorkerFailed. A removal that was given up before
+        its first step never begins.
         """
+        given_up = threading.Event()
+
+        def moved(root: Path) -> None:
+            # The server may have answered only now, and somebody may have protected the volume meanwhile.
+            if given_up.is_set():
+                remedy = "it is retried"
+                raise WorkerFailed("was given up", field="removal", value=str(directory), remedy=remedy)
+            file_system.move_to_trash(root, directory, base=Directory(), tenant=tenant)
+
         async with self._removing:
-            # A removal that waits for another one is confirmed after the wait, not before. Another one that
-            # was given up no longer has the lock, but still has the thread until its file system answers.
-            await _in_time(self._remover, lambda: None, self.mounted.mount_point, self._timeout_seconds)
+            # A removal that waits for another one is confirmed after the wait, not before.
+            await self._await_remover()
             await confirm()
-            with _refusals_of_workers():
-                await self._run(
-                    self._remover,
-                    lambda root: file_system.move_to_trash(root, directory, base=Directory(), tenant=tenant),
-                )
+            try:
+                with _refusals_of_workers():
+                    await self._run(self._remover, moved)
+            finally:
+                given_up.set()
+
+    async def settled(self) -> None:
+        """Return when no removal is in progress, also none that was given up; raises WorkerFailed."""
+        async with self._removing:
+            await self._await_remover()
+
+    async def _await_remover(self) -> None:
+        """Return when the thread is free: a removal that was given up has it until its server answers."""
+        await _in_time(self._remover, lambda: None, self.mounted.mount_point, self._timeout_seconds)
 
     async def empty(self, terms: EmptyingTerms) -> TrashReport:
         """Empty the trash; one at a time, with a longer timeout than other work."""

@@ -499,6 +499,28 @@ async def test_unresponsive_server_is_an_error_within_a_bounded_time(
     assert (other / "data").is_dir()
 
 
+async def test_removal_that_was_given_up_before_its_first_step_never_begins(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = mount(f"{SERVER}:/", "x")
+    (point / "data").mkdir()
+    answers, check = threading.Event(), mounted_workers._check
+
+    def check_late(mounted: Mounted) -> None:
+        answers.wait(20)
+        check(mounted)
+
+    async with working(await found(), seconds=3) as directories:
+        monkeypatch.setattr(mounted_workers, "_check", check_late)
+        with pytest.raises(WorkerFailed, match="did not answer"):
+            await directories.remove(at("/data"), ROOT, stands)
+        with pytest.raises(WorkerFailed, match="did not answer"):
+            await directories.settled(at("/data"))
+        answers.set()
+        await directories.settled(at("/data"))
+    assert (point / "data").is_dir()
+
+
 async def test_removal_after_one_that_hung_is_confirmed_when_it_can_begin(
     mount: Mount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -519,7 +541,7 @@ async def test_removal_after_one_that_hung_is_confirmed_when_it_can_begin(
         confirmed_after_the_answer.append(answers.is_set())
         raise RemovalRefused("is retained", field="volume", value="protected")
 
-    async with working(await found(), seconds=2) as directories:
+    async with working(await found(), seconds=3) as directories:
         with pytest.raises(WorkerFailed, match="did not answer"):
             await directories.remove(at("/hang"), ROOT, stands)
         with pytest.raises(WorkerFailed, match="did not answer"):
