@@ -436,7 +436,8 @@ class CsiVolumes:
         # Once more: the directory's removal may have taken minutes, and the deletion of an access point
         # cannot be undone. ``CALL_SECONDS`` begins here, so no other call may follow before the deletion.
         await order.confirm()
-        is_directory_gone = not (removal.leaves_directory or order.permit.keeps)
+        # If an earlier call has deleted the access point, perhaps without an answer, its directory may stay.
+        is_directory_gone = removal.directory is not None and not order.permit.keeps
         with self._ordering(handle):
             await points.delete(found, is_directory_gone=is_directory_gone)
 

@@ -737,6 +737,26 @@ async def test_ids_of_access_points_of_other_replicas_are_not_assigned() -> None
     assert [one.user.gid for one in world.api.points.values() if one.user] == [5, 6, 7]
 
 
+@pytest.mark.parametrize("is_deleted_by_people", [False, True])
+async def test_ids_of_a_directory_that_stays_are_assigned_last_if_its_access_point_is_gone_already(
+    *, is_deleted_by_people: bool
+) -> None:
+    world, narrow = CsiWorld(), {"gidRangeStart": "5", "gidRangeEnd": "6"}
+    handle = (await world.volumes.create(request("pvc-1", **narrow))).handle
+    assert handle.access_point_id is not None
+    if is_deleted_by_people:
+        del world.api.points[handle.access_point_id]
+    else:
+        world.api.lost.add("delete")
+        with pytest.raises(AwsUnavailable):
+            await world.volumes.delete(handle)
+        world.api.lost.clear()
+    await world.volumes.delete(handle)
+    for name in ("pvc-2", "pvc-3"):
+        await world.volumes.create(request(name, **narrow))
+    assert [one.user.gid for one in world.api.points.values() if one.user] == [6, 5]
+
+
 # --- volumes without access points
 
 
