@@ -259,13 +259,17 @@ async def test_end_before_the_hand_over_is_no_predecessor(
     options: TunnelOptions, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with carrying(options, authority) as (keeper, service, ended):
-        process, spawn = keeper._process, keeper._spawn
+        process, spawn, loop = keeper._process, keeper._spawn, asyncio.get_running_loop()
         assert process is not None
 
         async def too_late() -> tuple[DetachedProcess | None, bool]:
+            loop.remove_reader(process._pidfd)
             ended.kill()
-            await process.ended.wait()
-            return await spawn()
+            await asyncio.to_thread(os.waitid, os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+            spawned = await spawn()
+            # The keeper continues before the loop reports the end.
+            loop.add_reader(process._pidfd, process._on_end)
+            return spawned
 
         monkeypatch.setattr(keeper, "_spawn", too_late)
         with capture_logs() as logs:
@@ -286,6 +290,7 @@ async def test_relay_that_has_handed_over_and_ended_has_not_died(
             await eventually(lambda: relays_of(options) not in ([], [first]), "a successor")
             await eventually(lambda: relays_of(options) == [keeper.report.relay_pid], "only the successor")
             await eventually(lambda: not keeper.report.leaving, "its end is known")
+        assert keeper.report.relay_pid != first
         assert "relay-died" not in {one["event"] for one in logs}
 
 
