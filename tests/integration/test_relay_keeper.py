@@ -294,9 +294,14 @@ async def test_relay_that_has_handed_over_and_ended_has_not_died(
         assert "relay-died" not in {one["event"] for one in logs}
 
 
-async def test_relay_that_ends_without_an_answer_has_no_services(options: TunnelOptions) -> None:
+async def test_relay_that_ends_without_an_answer_has_no_services(
+    options: TunnelOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(_control: RelayControl, _name: str) -> None:
+        raise RelayUnavailable("did not answer in 5 s")
+
     async with keeping(options, service_of(free_address())) as keeper:
-        options.relay_socket.unlink()
+        monkeypatch.setattr(RelayControl, "remove", lost)
         keeper.set_services([])
         await eventually(lambda: keeper.report.relay_pid is None, "its end")
         assert keeper.report.loaded == {}

@@ -592,4 +592,6 @@ async def test_port_of_a_volume_opens_while_aws_does_not_answer(
         if is_new:
             await eventually(has_reconciled)
             here.index.expect_volume(one)
+            # At once, not with what the watch reports next.
+            assert not await has_reconciled()
         await eventually(is_open)
