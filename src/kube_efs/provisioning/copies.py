@@ -28,7 +28,7 @@ from kube_efs.model.volumes import Location
 from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.guards import tenant_of_namespace
 from kube_efs.provisioning.reservations import DirectoryReservations
-from kube_efs.provisioning.workers.contract import Directories
+from kube_efs.provisioning.workers.contract import Directories, Protection
 
 log = structlog.get_logger(__name__)
 
@@ -186,16 +186,22 @@ class Copies:
         )
         if claim is not None:
             await self._pause(claim, key)
-        # The removal of the source, if it comes now, waits for the end of the copy.
-        async with self._reservations.making(source.location):
+        protection = Protection(
+            reserved=partial(self._reservations.making, source.location),
+            confirm=partial(self._check_unchanged, source, claim),
+        )
+        # The removal of the source, if it comes now, waits for the end of the copy, also if this call ends
+        # earlier: the copy has a reservation of its own.
+        async with protection.reserved():
             if claim is not None and await self._is_gone(claim):
                 await self._discard(claim, directories, target, key)
                 return None
-            await self._check_unchanged(source, claim)
+            # Before anything of the copy begins, and again directly before its worker does.
+            await protection.confirm()
             terms = replace(terms, in_use=recipient.has_other_users())
             if claim is not None:
-                return await self._fill_for(claim, directories, target, terms)
-            copied = directories.copy(target, terms, tenant=recipient.tenant)
+                return await self._fill_for(claim, directories, target, terms, protection)
+            copied = directories.copy(target, terms, tenant=recipient.tenant, protection=protection)
             return await self._watched(copied, recipient.follower, directories, target)
 
     async def _check_unchanged(self, source: CopySource, claim: Claim | None) -> None:
@@ -217,11 +223,16 @@ class Copies:
         await directories.discard_copy(target, key)
 
     async def _fill_for(
-        self, claim: Claim, directories: Directories, target: Location, terms: CopyTerms
+        self,
+        claim: Claim,
+        directories: Directories,
+        target: Location,
+        terms: CopyTerms,
+        protection: Protection,
     ) -> Copied | None:
-        follower = self._follower(claim)
+        follower, tenant = self._follower(claim), tenant_of_namespace(claim.namespace)
         try:
-            work = self._copied(directories, target, terms, tenant_of_namespace(claim.namespace))
+            work = self._copied(directories, target, terms, tenant, protection)
             copied = await self._watched(work, follower, directories, target)
         except WorkerFailed:
             longer = 2 * self._pauses.get(terms.key, self._first_pause_seconds / 2)
@@ -286,7 +297,12 @@ class Copies:
             working.cancel()
 
     async def _copied(
-        self, directories: Directories, target: Location, terms: CopyTerms, tenant: str
+        self,
+        directories: Directories,
+        target: Location,
+        terms: CopyTerms,
+        tenant: str,
+        protection: Protection,
     ) -> Copied | None:
         """The copy; None if it is complete, and of an earlier source: a claim of its name was deleted since.
 
@@ -294,7 +310,7 @@ class Copies:
         caller who names the source in each request: CSI requires an error when it is another one.
         """
         try:
-            return await directories.copy(target, terms, tenant=tenant)
+            return await directories.copy(target, terms, tenant=tenant, protection=protection)
         except CopyDiffers as error:
             if not self._accepts_earlier_source:
                 raise

@@ -1,6 +1,7 @@
 """What a new volume is a copy of: the data of a claim's volume, of a volume handle, or of a snapshot."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -17,7 +18,7 @@ from kube_efs.model.csi.snapshots import parse_snapshot_id
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import NotYet
+from kube_efs.model.errors import KubeNotFound, NotYet
 from kube_efs.model.volumes import DRIVER, Location, Volume
 from kube_efs.provisioning.guards import tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
@@ -73,13 +74,15 @@ class DataSources:
     async def check_unchanged(self, source: CopySource, claim: Claim | None) -> None:
         """Raise NotYet unless the source is still the data to copy, as the API server and AWS answer now.
 
-        Also raises what the first search for it raises. A snapshot is not read again: its directory is never
-        taken for that of an empty volume, so a worker refuses a missing one.
+        A volume that is being removed is not: its directory may be in the trash already. Also raises what the
+        first search for it raises. A snapshot is not read again: its directory is never taken for that of an
+        empty volume, so a worker refuses a missing one.
         """
         if source.location.directory.parts[:1] == (SNAPSHOTS,):
             return
         found: CopySource | None = source
         if source.handle is not None:
+            await self._check_stays(source.handle)
             found = await self.of_handle(source.handle, source.role)
         elif claim is not None:
             found = await self.of_claim(claim)
@@ -89,6 +92,24 @@ class DataSources:
                 field="data source",
                 value=str(source.location),
                 remedy="the next attempt copies the current data source",
+            )
+
+    async def _check_stays(self, handle: VolumeHandle) -> None:
+        """Raise NotYet if the volume with that handle is being removed; its access point is the last of it.
+
+        Its directory may be in the trash already, and would count as that of an empty volume. A removal keeps
+        the data for another volume with the handle.
+        """
+        known = []
+        for name in self._names(handle):
+            with suppress(KubeNotFound):
+                known.append(await self._volumes.get(name))
+        if known and all(one.to_be_reclaimed for one in known):
+            raise NotYet(
+                "is being removed with its data",
+                field="volume",
+                value=known[0].name,
+                remedy="delete the snapshot or the claim that would copy it",
             )
 
     async def _of_volume(self, volume: Volume) -> CopySource:
@@ -130,11 +151,15 @@ class DataSources:
 
         A snapshot is in the namespace of the claim, but csi-snapshotter does not tell which one that is.
         """
+        tenants = {tenant_of(self._index.volumes[name]) for name in self._names(handle)}
+        return min(tenants - {""}, default="")
+
+    def _names(self, handle: VolumeHandle) -> Sequence[str]:
+        """The names of the known volumes with that handle."""
         volumes, point = self._index.volumes, handle.access_point_id
         names = volumes if point is None else self._index.volumes_through(point)
         known = (volumes[name] for name in names if name in volumes)
-        tenants = {tenant_of(one) for one in known if one.csi and one.csi.volume_handle == handle}
-        return min(tenants - {""}, default="")
+        return [one.name for one in known if one.csi and one.csi.volume_handle == handle]
 
     async def _of_entrance(self, handle: VolumeHandle, role: CrossAccountRole | None) -> CopySource:
         if handle.kind is not FileSystemKind.EFS:

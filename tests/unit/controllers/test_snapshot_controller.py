@@ -348,7 +348,7 @@ async def test_running_copy_stops_when_its_snapshot_is_deleted(
     )
     began, stopped = asyncio.Event(), asyncio.Event()
 
-    async def copy(target: Location, terms: CopyTerms, *, tenant: str) -> Copied:
+    async def copy(target: Location, terms: CopyTerms, **_: object) -> Copied:
         began.set()
         await stopped.wait()
         raise WorkerFailed("was deleted before it ended", field="worker pod")

@@ -14,6 +14,8 @@ from kube_efs.model.volumes import Location
 from kube_efs.provisioning.copies import Copies, IsGone
 from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.reservations import DirectoryReservations
+from kube_efs.provisioning.volume_index import VolumeIndex
+from kube_efs.provisioning.workers.contract import UNPROTECTED, Protection
 
 
 class GivenSources(DataSources):
@@ -23,6 +25,7 @@ class GivenSources(DataSources):
         self.by_claim: dict[ClaimUid, CopySource] = {}
         self.by_handle: dict[str, CopySource] = {}
         self.fault: KubeEfsError | None = None
+        self._index = VolumeIndex()
 
     async def of_claim(self, claim: Claim) -> CopySource | None:
         if self.fault:
@@ -44,16 +47,25 @@ class CopiedFolders:
     def __init__(self) -> None:
         self.copies: list[tuple[Location, CopyTerms]] = []
         self.tenants: list[str] = []
+        self.protections: list[Protection] = []
         self.stopped: list[Location] = []
         self.discarded: list[tuple[Location, str]] = []
         self.copy_fault: WorkerFailed | None = None
         self.user: KubeEfsError | None = None
 
-    async def copy(self, target: Location, terms: CopyTerms, *, tenant: str = "") -> Copied:
+    async def copy(
+        self,
+        target: Location,
+        terms: CopyTerms,
+        *,
+        tenant: str = "",
+        protection: Protection = UNPROTECTED,
+    ) -> Copied:
         if self.copy_fault:
             raise self.copy_fault
         self.tenants.append(tenant)
         self.copies.append((target, terms))
+        self.protections.append(protection)
         return Copied(progress=CopyProgress(entries=3, copied_bytes=2048), finished=1_700_000_000.5)
 
     async def unused(self, file_system_id: FileSystemId) -> None:

@@ -29,6 +29,7 @@ from kube_efs.model.volumes import Location
 from kube_efs.provisioning.copies import Copies, Follower, Recipient, check_copy, volume_key
 from kube_efs.provisioning.guards import tenant_of_namespace
 from kube_efs.provisioning.reservations import DirectoryReservations
+from kube_efs.provisioning.workers.contract import UNPROTECTED, Protection
 
 CLAIM = Claim(namespace="team", name="copy", uid=ClaimUid("1"))
 
@@ -48,8 +49,15 @@ class SlowFolders(CopiedFolders):
         self.ended = asyncio.Event()
         self.fault: WorkerFailed | None = None
 
-    async def copy(self, target: Location, terms: CopyTerms, *, tenant: str = "") -> Copied:
-        copied = await super().copy(target, terms, tenant=tenant)
+    async def copy(
+        self,
+        target: Location,
+        terms: CopyTerms,
+        *,
+        tenant: str = "",
+        protection: Protection = UNPROTECTED,
+    ) -> Copied:
+        copied = await super().copy(target, terms, tenant=tenant, protection=protection)
         await self.ended.wait()
         if self.fault:
             raise self.fault
@@ -275,6 +283,24 @@ async def test_source_cannot_be_removed_during_the_copy() -> None:
     await filling
     await removing
     assert removed.is_set()
+
+
+async def test_copy_can_protect_its_source_longer_than_the_call_takes() -> None:
+    scene = Scene()
+    filling = asyncio.ensure_future(scene.fill())
+    await until(lambda: scene.folders.copies)
+    (protection,) = scene.folders.protections
+    async with protection.reserved():
+        filling.cancel()
+        await asyncio.wait([filling])
+        removing = asyncio.ensure_future(scene.reservations.removing(SOURCE.location).__aenter__())
+        await asyncio.sleep(0)
+        assert not removing.done()
+        await protection.confirm()
+        scene.sources.by_claim[CLAIM.uid] = replace(SOURCE, location=at("/later"))
+        with pytest.raises(NotYet, match="is no longer the data to copy"):
+            await protection.confirm()
+    await removing
 
 
 @pytest.mark.parametrize("has_users", [False, True])

@@ -12,7 +12,7 @@ from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.references import References
 from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.kube.volumes import VolumeStore
-from kube_efs.model.claims import Claim, ClaimPhase, DataSource
+from kube_efs.model.claims import Claim, ClaimPhase, DataSource, ReclaimPolicy
 from kube_efs.model.copies import SNAPSHOTS, CopySource, FileOwner
 from kube_efs.model.csi.access_points import AccessPoint, PosixUser
 from kube_efs.model.csi.cross_account import CrossAccountRole
@@ -20,8 +20,15 @@ from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ClaimUid
-from kube_efs.model.errors import KubeEfsError, NotYet
-from kube_efs.model.volumes import ClaimReference, CsiSource, Location, NfsSource, Volume
+from kube_efs.model.errors import KubeEfsError, KubeNotFound, NotYet
+from kube_efs.model.volumes import (
+    ClaimReference,
+    CsiSource,
+    Location,
+    NfsSource,
+    Volume,
+    VolumePhase,
+)
 from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.guards import tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
@@ -58,7 +65,8 @@ class _Volumes(VolumeStore):
         self._volume = volume
 
     async def get(self, name: str) -> Volume:
-        assert name == self._volume.name
+        if name != self._volume.name:
+            raise KubeNotFound("does not exist", field="volume", value=name)
         return self._volume
 
 
@@ -225,6 +233,25 @@ async def test_source_is_unchanged_while_its_claim_and_its_access_point_exist(ku
     for found in (by_handle, by_claim):
         with pytest.raises(NotYet, match=f"'{FS}:/data' is no longer the data to copy"):
             await sources(kube, volume, point=moved).check_unchanged(found, WANTED)
+
+
+async def test_volume_that_is_being_removed_is_no_source_although_its_access_point_exists(
+    kube: AsyncClient,
+) -> None:
+    """The access point is removed last, so its directory may be in the trash already."""
+    volume = replace(
+        CSI,
+        csi=CsiSource(handle=f"{FS}::fsap-0123456789abcdef0"),
+        phase=VolumePhase.RELEASED,
+        reclaim_policy=ReclaimPolicy.DELETE,
+    )
+    leaving = sources(kube, volume)
+    source = await leaving.of_handle(volume.handle or VolumeHandle(file_system_id=FS), None)
+    with pytest.raises(NotYet, match="'pv' is being removed with its data"):
+        await leaving.check_unchanged(source, None)
+    await sources(kube, replace(volume, reclaim_policy=ReclaimPolicy.RETAIN)).check_unchanged(source, None)
+    # The access point of a missing volume answers for itself.
+    await sources(kube, CSI, others=(replace(volume, name="gone"),)).check_unchanged(source, None)
 
 
 async def test_snapshot_that_is_copied_is_not_read_again(kube: AsyncClient) -> None:

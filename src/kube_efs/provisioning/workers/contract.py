@@ -1,7 +1,9 @@
 """The contract of the workers that create, remove, list and measure directories."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
 
 from kube_efs.model.copies import Copied, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
@@ -12,6 +14,26 @@ from kube_efs.provisioning.guards import Removal, RemovalOrder
 from kube_efs.provisioning.workers.orders import MeasuringTerms
 
 Confirm: TypeAlias = Callable[[], Awaitable[None]]
+
+
+async def nothing_to_confirm() -> None:
+    """The confirmation of an order to remove an unfinished copy: it belongs to no volume."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protection:
+    """Protects the source of a copy, which may wait for its turn for hours after its caller has gone.
+
+    No task of this process removes the source while ``reserved`` is entered. ``confirm`` is called directly
+    before the copy begins, and raises KubeEfsError if another process has removed it meanwhile.
+    """
+
+    reserved: Callable[[], AbstractAsyncContextManager[object]]
+    confirm: Confirm
+
+
+# For a source that nothing removes.
+UNPROTECTED: Final = Protection(reserved=nullcontext, confirm=nothing_to_confirm)
 
 
 class Directories(Protocol):
@@ -50,12 +72,21 @@ class Directories(Protocol):
         Raises KubeEfsError.
         """
 
-    async def copy(self, target: Location, terms: CopyTerms, *, tenant: str = "") -> Copied:
+    async def copy(
+        self,
+        target: Location,
+        terms: CopyTerms,
+        *,
+        tenant: str = "",
+        protection: Protection = UNPROTECTED,
+    ) -> Copied:
         """Copy a directory of the file system to the target, or continue an interrupted copy.
 
-        Only some copies run at the same time, and tenants take turns. A finished copy is not repeated. Raises
-        WorkerRefused when the target has contents or the source cannot be used, VolumePending while the file
-        system is being removed, WorkerFailed, AwsError and KubeError.
+        Only some copies run at the same time, and tenants take turns. A finished copy is not repeated.
+        ``protection`` is that of the source, from now until the end of the copy, also when the caller goes
+        earlier. Raises WorkerRefused when the target has contents or the source cannot be used, VolumePending
+        while the file system is being removed, the errors of ``protection.confirm``, WorkerFailed, AwsError
+        and KubeError.
         """
 
     async def copy_ended(self, target: Location) -> None:
@@ -88,10 +119,6 @@ class Meter(Protocol):
         self, root: Location, directories: Sequence[Directory], terms: MeasuringTerms
     ) -> Sequence[MeasuredDirectory]:
         """The size of each directory of that file system, as far as the terms allow; raises KubeEfsError."""
-
-
-async def nothing_to_confirm() -> None:
-    """The confirmation of an order to remove an unfinished copy: it belongs to no volume."""
 
 
 async def remove_directory(directories: Directories, removal: Removal, order: RemovalOrder) -> None:

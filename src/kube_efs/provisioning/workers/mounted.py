@@ -40,7 +40,7 @@ from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
 from kube_efs.mounts.mountinfo import Export, MountEntry, export_of, find_exports, read_mountinfo
 from kube_efs.provisioning.workers import file_system
-from kube_efs.provisioning.workers.contract import Confirm, nothing_to_confirm
+from kube_efs.provisioning.workers.contract import UNPROTECTED, Confirm, Protection, nothing_to_confirm
 from kube_efs.provisioning.workers.orders import EmptyingTerms, MeasuringTerms
 from kube_efs.provisioning.workers.slots import Slots
 from kube_efs.provisioning.workers.tree_size import measure_all
@@ -187,18 +187,27 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         mount, directory = self._place(location, InvalidValue)
         return await mount.children(directory)
 
-    async def copy(self, target: Location, terms: CopyTerms, *, tenant: str = "") -> Copied:
+    async def copy(
+        self,
+        target: Location,
+        terms: CopyTerms,
+        *,
+        tenant: str = "",
+        protection: Protection = UNPROTECTED,
+    ) -> Copied:
         """Copy a directory of the mount to the target, or continue an interrupted copy.
 
         It stops at its next file when this object is closed, and continues with the next attempt. Raises
-        InvalidValue unless both are inside one mount, WorkerRefused and WorkerFailed.
+        InvalidValue unless both are inside one mount, the errors of ``protection.confirm``, WorkerRefused and
+        WorkerFailed.
         """
         mount, directory = self._place(target, InvalidValue)
         source = Location(file_system_id=target.file_system_id, directory=terms.source)
         local = mount.mounted.local(source)
         if local is None:
             raise _outside(source, InvalidValue)
-        return await mount.copy(directory, replace(terms, source=local), tenant)
+        async with protection.reserved():
+            return await mount.copy(directory, replace(terms, source=local), tenant, protection.confirm)
 
     async def copy_ended(self, target: Location) -> None:
         """Nothing to wait for: only this process copies."""
@@ -353,7 +362,7 @@ class _MountWorker:
         with _refusals_of_workers():
             return await self._run(self._emptier, emptied, seconds=terms.seconds + self._timeout_seconds)
 
-    async def copy(self, target: Directory, terms: CopyTerms, tenant: str) -> Copied:
+    async def copy(self, target: Directory, terms: CopyTerms, tenant: str, confirm_source: Confirm) -> Copied:
         """Copy the source of the terms, for as long as it takes; one at a time, tenants take turns."""
         # Perhaps an earlier attempt was stopped. This one begins because somebody wants the copy again.
         self.stopped.discard(target)
@@ -374,6 +383,7 @@ class _MountWorker:
 
         try:
             async with self.copy_slots.taken(tenant, target):
+                await confirm_source()
                 check_goes_on()
                 return await self._run(
                     self._copier,

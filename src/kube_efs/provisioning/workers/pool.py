@@ -36,7 +36,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.workers.contract import Confirm, nothing_to_confirm
+from kube_efs.provisioning.workers.contract import UNPROTECTED, Confirm, Protection, nothing_to_confirm
 from kube_efs.provisioning.workers.file_system import refuse_outside
 from kube_efs.provisioning.workers.orders import (
     Action,
@@ -224,25 +224,37 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             )
         return report
 
-    async def copy(self, target: Location, terms: CopyTerms, *, tenant: str = "") -> Copied:
+    async def copy(
+        self,
+        target: Location,
+        terms: CopyTerms,
+        *,
+        tenant: str = "",
+        protection: Protection = UNPROTECTED,
+    ) -> Copied:
         """Copy a directory of the file system to the target, or continue an interrupted copy.
 
         It uses a separate pod, which may work for a day, also when the caller is cancelled. A repeated call
-        joins it. Tenants take turns. Raises WorkerRefused, WorkerFailed, AwsError and KubeError, and
+        joins it. Tenants take turns. ``protection`` is that of the source until the end of the copy. Raises
+        WorkerRefused, WorkerFailed, the errors of ``protection.confirm``, AwsError and KubeError, and
         VolumePending while the file system is being removed.
         """
         copying = self._copies.get((target, terms))
         if copying is None:
             copying = self._copies[target, terms] = _Copying(asyncio.get_running_loop().create_future())
-            task = self._tasks.create_task(self._run_copy(target, terms, tenant, copying))
+            task = self._tasks.create_task(self._run_copy(target, terms, tenant, protection, copying))
             self._copy_tasks.add(task)
             task.add_done_callback(self._copy_tasks.discard)
         # Callers of the CSI socket have a deadline, and repeat the call; the copy continues meanwhile.
         return await asyncio.shield(copying.done)
 
-    async def _run_copy(self, target: Location, terms: CopyTerms, tenant: str, copying: _Copying) -> None:
+    async def _run_copy(
+        self, target: Location, terms: CopyTerms, tenant: str, protection: Protection, copying: _Copying
+    ) -> None:
         try:
-            copied = await self._copy(target, terms, tenant, copying)
+            # The caller has the same reservation now, but may go before the copy has begun.
+            async with protection.reserved():
+                copied = await self._copy(target, terms, tenant, protection.confirm, copying)
             self._metrics.copies.labels(Outcome.SUCCEEDED).inc()
             self._metrics.copied_bytes.inc(copied.progress.copied_bytes)
             copying.done.set_result(copied)
@@ -254,7 +266,9 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             copying.done.cancel()
             del self._copies[target, terms]
 
-    async def _copy(self, target: Location, terms: CopyTerms, tenant: str, copying: _Copying) -> Copied:
+    async def _copy(
+        self, target: Location, terms: CopyTerms, tenant: str, confirm_source: Confirm, copying: _Copying
+    ) -> Copied:
         # The next pod finds what the one of an earlier leader has finished.
         await self.copy_ended(target)
         file_system_id, directory = target.file_system_id, target.directory
@@ -266,6 +280,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
 
         async def confirm() -> None:
             await self._confirm_stay(target.root)
+            await confirm_source()
             # Last: a later stop finds its pod.
             copying.check_goes_on(target)
 

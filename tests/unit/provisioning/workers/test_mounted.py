@@ -18,12 +18,20 @@ from tests.unmounting import unmount
 from kube_efs.model.copies import COPIES, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
+from kube_efs.model.errors import (
+    InvalidValue,
+    NotYet,
+    PlatformError,
+    RemovalRefused,
+    WorkerFailed,
+    WorkerRefused,
+)
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.volumes import Location
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.provisioning.workers import file_system
 from kube_efs.provisioning.workers import mounted as mounted_workers
+from kube_efs.provisioning.workers.contract import Protection
 from kube_efs.provisioning.workers.mounted import Mounted, MountedDirectories, find_mounted
 from kube_efs.provisioning.workers.orders import EmptyingTerms, MeasuringTerms
 from kube_efs.provisioning.workers.trash import TRASH
@@ -602,6 +610,34 @@ async def test_copy_is_made_inside_the_mount(mount: Mount) -> None:
             await directories.copy(at("/pvs/new"), replace(TERMS, source=parse_directory("/elsewhere")))
         await directories.discard_copy(at("/pvs/new"), "pvc-1")
         assert not (point / COPIES / "pvc-1").exists()
+
+
+async def test_copy_begins_only_when_its_source_is_confirmed(mount: Mount) -> None:
+    point = mount(SERVER, "efs")
+    events: list[str] = []
+    (point / "old").mkdir()
+
+    @asynccontextmanager
+    async def reserve() -> AsyncIterator[None]:
+        events.append("reserved")
+        try:
+            yield
+        finally:
+            events.append("free")
+
+    async def confirm() -> None:
+        events.append("asked")
+        if len(events) > 3:
+            raise NotYet("is being removed", field="volume")
+
+    protection = Protection(reserved=reserve, confirm=confirm)
+    mounted = await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point, base=parse_directory("/pvs"))
+    async with MountedDirectories([mounted]) as directories:
+        await directories.copy(at("/pvs/new"), TERMS, protection=protection)
+        assert events == ["reserved", "asked", "free"]
+        with pytest.raises(NotYet):
+            await directories.copy(at("/pvs/second"), replace(TERMS, key="pvc-2"), protection=protection)
+    assert not (point / "second").exists()
 
 
 async def test_copy_has_ended_when_the_directories_are_closed(

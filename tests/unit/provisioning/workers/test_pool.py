@@ -63,6 +63,7 @@ from kube_efs.model.volumes import Location
 from kube_efs.provisioning.workers import pod_objects as worker_objects
 from kube_efs.provisioning.workers import pods as worker_pods
 from kube_efs.provisioning.workers import pool as worker_pool
+from kube_efs.provisioning.workers.contract import Protection
 from kube_efs.provisioning.workers.orders import Action, EmptyingTerms, MeasuringTerms
 from kube_efs.provisioning.workers.pod_objects import LEADER, ObservedPod, WorkerOptions
 from kube_efs.provisioning.workers.pods import WorkerPods
@@ -1597,6 +1598,40 @@ async def test_copy_that_waits_for_its_turn_does_not_begin_after_its_end(
         running.set()
     assert "/new-4" not in [arguments[-1] for arguments in kubelet.arguments if "copy" in arguments]
     assert not (kubelet.root("fs-1") / "new-4").exists()
+
+
+async def test_source_of_a_copy_that_waits_is_protected_until_the_end_of_the_copy(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    reserved: list[bool] = []
+
+    @asynccontextmanager
+    async def reserve() -> AsyncIterator[None]:
+        reserved.append(True)
+        try:
+            yield
+        finally:
+            reserved.append(False)
+
+    async def refuse() -> None:
+        raise NotYet("is being removed", field="volume")
+
+    protection = Protection(reserved=reserve, confirm=refuse)
+    async with with_a_copy_that_waits(kube, kubelet, eventually) as (pool, _):
+        copying = asyncio.create_task(
+            pool.copy(at("/new-5"), replace(TERMS, key="pvc-5"), protection=protection)
+        )
+        await asyncio.sleep(0)  # it begins
+        await cancelled(copying)
+        # Its task has begun, too.
+        await pool.copy_ended(at("/new-5"))
+        assert reserved == [True]
+        again = asyncio.create_task(pool.copy(at("/new-5"), replace(TERMS, key="pvc-5")))
+    # Checked when it has its turn, by the confirmation of the call that began it.
+    with pytest.raises(NotYet, match="is being removed"):
+        await again
+    assert reserved == [True, False]
+    assert "/new-5" not in [arguments[-1] for arguments in kubelet.arguments if "copy" in arguments]
 
 
 async def test_repeated_request_joins_the_copy_that_waits_for_its_turn(

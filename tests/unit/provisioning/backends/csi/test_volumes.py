@@ -1078,7 +1078,7 @@ async def test_volume_whose_copy_must_wait_has_begun(mode: str) -> None:
     """Its claim may be deleted now, and without its volume nothing would remove what exists of it."""
     world = CsiWorld()
 
-    async def wait(target: Location, terms: CopyTerms, *, tenant: str = "") -> Copied:
+    async def wait(target: Location, terms: CopyTerms, **_: object) -> Copied:
         raise VolumePending("is being removed", field="file system", value=FS)
 
     world.folders.copy = wait  # type: ignore[method-assign]
