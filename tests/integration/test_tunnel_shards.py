@@ -188,6 +188,8 @@ async def test_tunnels_that_an_agent_without_shards_has_loaded_stay_until_they_c
         await end(first, signal.SIGKILL)
     # The state that an agent leaves which knows one stunnel and one configuration.
     os.kill(stunnel, signal.SIGKILL)
+    # Until its end, it has the ports.
+    await eventually(lambda: stunnel not in stunnels_of(only), "its end")
     second.rename(only)
     older = StunnelProcess.start(STUNNEL, only, options.log_path, lambda: None).pid
     for port in ports:

@@ -35,8 +35,11 @@ class Denials:
     ) -> "Denials":
         """The state after a pod that ``avoided`` these nodes; ``has_others``: other nodes may be able to.
 
-        ``node`` is None if the API server did not show it yet.
+        ``node`` is None if the API server did not show it yet. During a pause, the reason stays: pods that
+        started before it say the same, but name themselves, and each text is another event of a claim.
         """
+        if now < self.paused_until:
+            reason = self.reason
         current = {one: self.until[one] for one in self.nodes(now=now)}
         if node is None:
             return replace(self, reason=reason, until=current, paused_until=now + _PAUSE_SECONDS)

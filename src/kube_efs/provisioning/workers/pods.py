@@ -497,10 +497,9 @@ class WorkerPods:
         node = pod.node
         # Without the CSI driver, no node is known: all of them connect without an identity.
         has_others = node is not None and self._placement.has_nodes_except({node, *before.nodes(now=now)})
-        self._denials[pod.file_system_id] = before.after_denial(
-            node, denied, avoided=avoided, now=now, has_others=has_others
-        )
-        raise self._denied_error(pod.file_system_id, denied)
+        after = before.after_denial(node, denied, avoided=avoided, now=now, has_others=has_others)
+        self._denials[pod.file_system_id] = after
+        raise self._denied_error(pod.file_system_id, after.reason)
 
     async def _events(self, pod: ObservedPod) -> Sequence[Event]:
         """The events of the pod, the last one last; none, with a line in the log, if they cannot be read."""

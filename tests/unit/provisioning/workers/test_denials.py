@@ -51,6 +51,14 @@ def test_denial_of_the_only_node_is_one_of_all() -> None:
     assert (denials.paused_until, denials.reason) == (1300, WHY)
 
 
+def test_reason_of_a_pause_stays_until_its_end() -> None:
+    """Pods that started before the pause are denied during it, and each text is another event of a claim."""
+    paused = denied("one", "one")
+    later = paused.after_denial("one", "of another pod", avoided=(), now=1299, has_others=False)
+    assert later.reason == WHY
+    assert paused.after_denial("one", "newer", avoided=(), now=1300, has_others=False).reason == "newer"
+
+
 def test_after_a_pause_one_more_denial_is_sufficient() -> None:
     paused = denied("one", "one")
     again = paused.after_denial("one", WHY, avoided=paused.nodes(now=1301), now=1301, has_others=True)

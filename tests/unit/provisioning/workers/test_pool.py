@@ -1298,6 +1298,39 @@ async def test_denied_mount_is_reported_and_not_tried_again_at_once(
         assert [one for one in logs if one["event"] == "worker-started"] == []
 
 
+async def test_pods_that_are_denied_at_the_same_time_give_one_reason(
+    lossy: tuple[AsyncClient, _Lossy], kube: AsyncClient
+) -> None:
+    """The texts contain the names of the pods, and each text is another event of a claim."""
+    client, transport = lossy
+    transport.events_can_be_read.clear()
+
+    async def deny(number: int) -> None:
+        seen: set[str] = set()
+        async for change in follow(kube, Pod, namespace="default"):
+            for pod in change.objects if isinstance(change, Listed) else [change.object]:
+                if name_of(pod) not in seen:
+                    seen.add(name_of(pod))
+                    await set_status(kube, name_of(pod), {"phase": "Pending"})
+                    await _write_event(kube, pod, f"{DENIED}{name_of(pod)}")
+            if len(seen) == number:
+                transport.events_can_be_read.set()
+                return
+
+    options = replace(OPTIONS, start_seconds=1, with_driver=True)
+    async with deadline(), pool_of(client, options) as pool:
+        denying = asyncio.create_task(deny(2))
+        ended = await asyncio.gather(
+            pool.children(at("/")),
+            pool.measure(at("/"), [parse_directory("/data")], MeasuringTerms()),
+            return_exceptions=True,
+        )
+        await denying
+        with pytest.raises(WorkerDenied) as later:
+            await pool.make(at("/data"), PLAIN)
+    assert {str(one) for one in ended} == {str(later.value)}
+
+
 async def test_file_system_without_a_root_claim_is_reported_before_the_timeout(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
