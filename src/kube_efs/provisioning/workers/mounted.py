@@ -229,6 +229,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         await self.stop_copy(target)
         mount, _ = self._place(target, InvalidValue)
         await mount.remove(Directory((COPIES,)) / key, nothing_to_confirm, "")
+        self._removed(target.file_system_id)
 
     def holds(self, location: Location) -> bool:
         """Whether the directory is inside a mount of this pod."""

@@ -608,8 +608,11 @@ async def test_copy_is_made_inside_the_mount(mount: Mount) -> None:
         assert await directories.copy_progress(at("/pvs/new")) is None
         with pytest.raises(InvalidValue, match="/elsewhere"):
             await directories.copy(at("/pvs/new"), replace(TERMS, source=parse_directory("/elsewhere")))
+        removed: list[FileSystemId] = []
+        directories.on_removed(removed.append)
         await directories.discard_copy(at("/pvs/new"), "pvc-1")
         assert not (point / COPIES / "pvc-1").exists()
+        assert removed == [FILE_SYSTEM]
 
 
 async def test_copy_begins_only_when_its_source_is_confirmed(mount: Mount) -> None:
