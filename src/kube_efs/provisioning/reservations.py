@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
+from kube_efs.model.errors import NotYet
 from kube_efs.model.volumes import Location
 
 
@@ -49,9 +50,23 @@ class DirectoryReservations:
             self._release(self._making, locations)
 
     @asynccontextmanager
-    async def removing(self, *locations: Location) -> AsyncIterator[None]:
-        """Reserve the directories exclusively; waits for all tasks with the same or related directories."""
-        await self._reserve(self._removing, locations)
+    async def removing(
+        self, *locations: Location, patience_seconds: float | None = None
+    ) -> AsyncIterator[None]:
+        """Reserve the directories exclusively; waits for all tasks with the same or related directories.
+
+        Raises NotYet when that takes longer than ``patience_seconds``, if it is not None.
+        """
+        try:
+            async with asyncio.timeout(patience_seconds):
+                await self._reserve(self._removing, locations)
+        except TimeoutError:
+            raise NotYet(
+                "is being copied, or changed for another volume",
+                field="directory",
+                value=", ".join(map(str, locations)),
+                remedy="the removal waits for the end of that",
+            ) from None
         try:
             yield
         finally:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kube_efs.model.efs.directories import Directory, Relation, parse_directory
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.errors import NotYet
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.reservations import DirectoryReservations
 
@@ -377,3 +378,12 @@ async def test_creation_costs_the_same_however_many_removals_wait_elsewhere(
 
     few, many = [await calls_of(waiting, copied, removed, create) for waiting in (3, 63)]
     assert many < few + 60  # Not one more for each; a few may be of others, such as hooks of the collector.
+
+
+async def test_removal_with_a_limited_patience_gives_a_reason_and_waits_no_longer() -> None:
+    reservations = DirectoryReservations()
+    async with holding(reservations.making(DATA)):
+        with pytest.raises(NotYet, match="'fs-1:/team/data' is being copied, or changed for another volume"):
+            async with reservations.removing(DATA, patience_seconds=0.01):
+                pass
+    assert not reservations._waiting

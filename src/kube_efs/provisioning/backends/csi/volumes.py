@@ -65,6 +65,8 @@ from kube_efs.provisioning.volume_index import VolumeIndex
 
 log = structlog.get_logger(__name__)
 
+# Shorter than a call of csi-provisioner, whose caller otherwise gets no reason. A copy can take hours.
+_PATIENCE_SECONDS: Final = 8.0
 _SAME_OR_BELOW: Final = frozenset({Relation.SAME, Relation.BELOW})
 
 
@@ -292,7 +294,7 @@ class CsiVolumes:
         asked_for = await self._guards.volumes_of(handle)
         removal = await self.removal(handle, role)
 
-        async with self._guards.reservations.removing(*removal.reserved):
+        async with self._guards.reservations.removing(*removal.reserved, patience_seconds=_PATIENCE_SECONDS):
             order = RemovalOrder(lambda: self._guards.check_handle(removal, handle, asked_for))
             await self.remove(removal, order)
             if not asked_for:

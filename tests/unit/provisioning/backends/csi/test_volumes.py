@@ -36,6 +36,7 @@ from kube_efs.model.errors import (
     WorkerFailed,
 )
 from kube_efs.model.volumes import CsiSource, Location, Volume, VolumePhase
+from kube_efs.provisioning.backends.csi import volumes as volumes_module
 from kube_efs.provisioning.guards import RemovableDirectory, Removal
 
 ROLE = CrossAccountRole(role_arn="arn:aws:iam::123456789012:role/storage")
@@ -160,6 +161,23 @@ async def test_access_point_is_deleted_and_its_directory_is_kept() -> None:
     assert not world.api.points
     assert not world.folders.removed
     await world.volumes.delete(handle)
+
+
+async def test_csi_provisioner_gets_a_reason_while_the_directory_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A copy can wait for its turn for hours; a call takes 15 s."""
+    monkeypatch.setattr(volumes_module, "_PATIENCE_SECONDS", 0.01)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
+    handle = (await world.volumes.create(request())).handle
+    point = next(iter(world.api.points.values()))
+    place = Location(file_system_id=FS, directory=point.directory)
+    async with world.guards.reservations.making(place):
+        with pytest.raises(NotYet, match=f"'{place}' is being copied"):
+            await world.volumes.delete(handle)
+    assert not world.folders.removed
+    await world.volumes.delete(handle)
+    assert world.folders.removed
 
 
 async def test_volume_without_our_access_point_is_not_changed() -> None:
