@@ -333,7 +333,7 @@ def nothing_is_reserved() -> None:
     """A claim may be served from a directory while it is being removed."""
 
     @asynccontextmanager
-    async def free(*_: object) -> Any:
+    async def free(*_: object, patience_seconds: float | None = None) -> Any:
         yield
 
     _put(DirectoryReservations, "making", free)
