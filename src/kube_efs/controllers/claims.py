@@ -268,42 +268,50 @@ class ClaimController(Controller[ClaimUid]):
     def _persistence(self, plan: Plan) -> Callable[[KubeEfsError, bool], Awaitable[bool]]:
         """Decides whether an attempt continues after a failure; returns true after a pause.
 
-        It continues while its outcome is unclear, because another plan could give the claim a second volume.
-        It also continues for a while when the claim was deleted. Work in progress is completed, so that the
-        volume is then removed with everything that was created for it.
+        It continues only while its outcome is unclear, because another plan could give the claim a second
+        volume. Its directory stays reserved during the pause. After any other failure, the directory must be
+        free: the attempt may wait for a removal, which may wait for the directory.
         """
-        claim, pause, attempts = plan.claim, self._backoff_seconds, 0
+        claim, pause = plan.claim, self._backoff_seconds
 
         async def again(error: KubeEfsError, is_unclear: bool) -> bool:
-            nonlocal pause, attempts
+            nonlocal pause
             self._begun[claim.uid] = plan
-            is_gone = claim.uid not in self._pending
-            attempts += 1
-            if not is_unclear and not (is_gone and attempts <= _ATTEMPTS_FOR_A_GONE_CLAIM):
+            if not is_unclear:
                 return False
-            self._events.failed(claim, error, retry_seconds=pause)
-            self._count(claim, Outcome.RETRIED)
-            await asyncio.sleep(pause)
+            is_gone = claim.uid not in self._pending
+            await self._failed(claim, error, pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS) if is_gone else self._backoff_seconds
             return True
 
         return again
 
+    async def _failed(self, claim: Claim, error: KubeEfsError, pause_seconds: float) -> None:
+        """Report the failure of an attempt that is repeated after a pause, and wait for that long."""
+        self._events.failed(claim, error, retry_seconds=pause_seconds)
+        self._count(claim, Outcome.RETRIED)
+        await asyncio.sleep(pause_seconds)
+
     async def _finish(self, uid: ClaimUid) -> None:
-        """Create the volume of a deleted claim, if an attempt has begun."""
+        """Create the volume of a deleted claim, if an attempt has begun.
+
+        Work in progress is completed, so that the volume is then removed with everything that was created for
+        it. After some failures, it is left unfinished.
+        """
         plan = self._begun.pop(uid, None)
         if plan is None or self._index.volume_of(uid):
             return
         log.info("claim-gone", claim=plan.claim.key, reason="work in progress is completed, then undone")
         again, was_there, is_done = self._persistence(plan), uid in self._leaving, True
+        pause, left = self._backoff_seconds, _ATTEMPTS_FOR_A_GONE_CLAIM
         try:
             while True:
                 try:
                     await self._engine.provision(plan, again=again, is_begun=True)
                 except KubeEfsError as error:
-                    # It may have to wait for a removal. Its directory is free meanwhile, because that removal
-                    # may wait for the directory.
-                    if not isinstance(error, ClaimRefused | InvalidArgument) and await again(error, False):
+                    if not isinstance(error, ClaimRefused | InvalidArgument) and left:
+                        await self._failed(plan.claim, error, pause)
+                        pause, left = min(2 * pause, _LONGEST_PAUSE_SECONDS), left - 1
                         continue
                     log.warning("claim-left-unfinished", claim=plan.claim.key, reason=str(error))
                     is_done = False

@@ -582,6 +582,35 @@ async def test_volume_of_a_deleted_claim_is_created_although_it_must_wait_meanwh
         assert here.volumes == volumes
 
 
+async def test_directory_of_a_deleted_claim_is_free_while_its_volume_waits_for_a_removal() -> None:
+    """The removal waits for the directory, so each could wait for the other."""
+    async with scene(backoff_seconds=0.1) as here:
+        failing_once(here, "after make", WorkerFailed("no answer"))
+        here.claims.seen(claim())
+        await here.failure()
+        plan = here.world.engine.plan(claim())
+        assert plan
+        (place,) = await plan.locations()
+        removed, refused = asyncio.Event(), asyncio.Event()
+
+        def refuse(moment: str) -> int:
+            if moment == "before make" and not removed.is_set():
+                refused.set()
+                error = NotYet("is about to be removed")
+                error.has_begun = True
+                raise error
+            return 0
+
+        here.world.moment.on_moment = refuse
+        here.claims.gone(claim())
+        await refused.wait()
+        async with asyncio.timeout(5), here.world.guards.reservations.removing(place):
+            removed.set()
+        while not here.volumes:  # noqa: ASYNC110 - the scene has a deadline
+            await asyncio.sleep(0.01)
+        assert here.volumes == ["u1"]
+
+
 async def test_refusal_before_a_deleted_claim_is_gone_is_not_final() -> None:
     """The data source counts as long as the claim exists, and its directory would stay otherwise."""
     lost, refused = WorkerFailed("no answer"), InvalidArgument("is elsewhere")
