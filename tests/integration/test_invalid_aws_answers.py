@@ -31,8 +31,8 @@ from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.aws.owned import Subnet
 from kube_efs.model.csi.access_points import AccessPointRequest, PosixUser
-from kube_efs.model.csi.file_system_templates import FileSystemTemplate
-from kube_efs.model.csi.made_file_systems import Stage
+from kube_efs.model.csi.file_system_templates import FileSystemTemplate, Scope
+from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem, Stage
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId, VpcId, ZoneName
@@ -312,6 +312,8 @@ def _calls(gateway: AwsGateway) -> dict[str, Callable[[], Awaitable[object]]]:
     s3_files, made = gateway.s3_files, gateway.made_file_systems
     subnet, vpc, zone = SubnetId("subnet-1"), VpcId("vpc-1"), ZoneName("eu-west-1a")
     place = Subnet(subnet_id=subnet, zone=zone, vpc_id=vpc)
+    owner = FileSystemOwner(scope=Scope.CLAIM, name="pvc-1", cluster="cluster")
+    one = MadeFileSystem(file_system_id=FS, owner=owner, stage=Stage.READY, token="token")
     request = AccessPointRequest(
         file_system_id=FS,
         client_token="token",
@@ -356,7 +358,7 @@ def _calls(gateway: AwsGateway) -> dict[str, Callable[[], Awaitable[object]]]:
         "made_file_systems.create": lambda: made.create("token", FileSystemTemplate(), {}),
         "made_file_systems.configure": lambda: made.configure(FS, FileSystemTemplate()),
         "made_file_systems.set_stage": lambda: made.set_stage(FS, Stage.READY),
-        "made_file_systems.set_checked": lambda: made.set_checked(FS),
+        "made_file_systems.set_checked": lambda: made.set_checked(one),
         "owned.find": lambda: owned.find("infra"),
         "owned.delete_security_group": lambda: owned.delete_security_group("sg-1"),
         "interfaces.of_instances": lambda: gateway.interfaces.of_instances(["i-1"]),

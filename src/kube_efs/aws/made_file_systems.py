@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.responses import parse_file_system, understood, understood_one
@@ -104,13 +105,13 @@ class AwsMadeFileSystems:
             )
 
     async def set_stage(self, file_system_id: FileSystemId, stage: Stage) -> None:
-        """Record the stage in the tags; ``ready`` also records that it is used."""
-        used = {USED_TAG: "true"} if stage is Stage.READY else {}
-        await self._tag(file_system_id, {STAGE_TAG: str(stage), CHECKED_TAG: "false", **used})
+        """Record the stage in the tags; ``ready`` also records that it is used from now on."""
+        used = {USED_TAG: uuid4().hex} if stage is Stage.READY else {}
+        await self._tag(file_system_id, {STAGE_TAG: str(stage), **used})
 
-    async def set_checked(self, file_system_id: FileSystemId) -> None:
-        """Record that it contains nothing that must stay, until the next stage."""
-        await self._tag(file_system_id, {CHECKED_TAG: "true"})
+    async def set_checked(self, found: MadeFileSystem) -> None:
+        """Record that it contains nothing that must stay, until it is ready again."""
+        await self._tag(found.file_system_id, {CHECKED_TAG: found.use})
 
     async def _tag(self, file_system_id: FileSystemId, tags: Mapping[str, str]) -> None:
         await self._connection.call(
@@ -148,7 +149,8 @@ def _parse_if_made(entry: Mapping[str, Any]) -> MadeFileSystem | None:
         owner=known[0],
         stage=known[1],
         is_used=USED_TAG in tags,
-        is_checked=tags.get(CHECKED_TAG) == "true",
+        use=tags.get(USED_TAG, ""),
+        is_checked=tags.get(CHECKED_TAG) == tags.get(USED_TAG, ""),
         token=token,
         state=found.state,
         mount_targets=found.number_of_mount_targets or 0,

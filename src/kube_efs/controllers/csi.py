@@ -20,6 +20,7 @@ from kube_efs.model.csi.access_point_tags import TagPolicy
 from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
@@ -174,7 +175,7 @@ def worker_pool(
 def guards_of(
     settings: ControllerSettings, index: VolumeIndex, store: VolumeStore, accounts: Accounts
 ) -> Guards:
-    """The guards of all removals of a process; they list the access points in AWS at each check."""
+    """The guards of all removals of a process; at each check, they list access points and mount targets."""
 
     async def roots(
         location: Location, role: CrossAccountRole | None, named: Collection[AccessPointId]
@@ -182,8 +183,17 @@ def guards_of(
         async with accounts.of(role) as account:
             return await account.access_points[location.kind].known.roots(location.file_system_id, named)
 
-    is_of_worker = partial(is_root_of_pod, namespace=settings.namespace)
-    return Guards(index=index, store=store, roots=roots, is_of_worker=is_of_worker)
+    async def addresses(file_system_id: FileSystemId) -> Collection[str]:
+        async with accounts.of(None) as account:
+            return {one.address for one in await account.gateway.mount_targets(file_system_id)}
+
+    return Guards(
+        index=index,
+        store=store,
+        roots=roots,
+        addresses=addresses,
+        is_of_worker=partial(is_root_of_pod, namespace=settings.namespace),
+    )
 
 
 def csi_service(

@@ -220,6 +220,7 @@ class _Users:
 class Guards:
     """Checks whether data may be removed; ``roots`` is None if access points cannot exist.
 
+    ``addresses`` reads those of the mount targets of a file system that was created for claims.
     ``reservations`` only separate the operations of this process. ``awaited`` are the volumes that it has
     promised to csi-provisioner. ``is_of_worker`` says of a volume whether it was created for a worker pod;
     removals wait for these pods, so their volumes do not count.
@@ -231,11 +232,13 @@ class Guards:
         index: VolumeIndex,
         store: VolumeStore,
         roots: AccessPointRoots | None = None,
+        addresses: Callable[[FileSystemId], Awaitable[Collection[str]]] | None = None,
         is_of_worker: Callable[[Volume], bool] = lambda _: False,
     ) -> None:
         self._index = index
         self._store = store
         self._roots = roots
+        self._addresses = addresses
         self._is_of_worker = is_of_worker
         self.reservations = DirectoryReservations()
         self.awaited = AwaitedVolumes(index)
@@ -341,16 +344,19 @@ class Guards:
         point = removal.access_point
         if point and point.handle.access_point_id is not None:
             await self._check_access_point(point.handle.access_point_id, itself, view)
-        keeps_file_system = ""
+        keeps_file_system, mounting = "", dict[str, Directory]()
         if removal.file_system is not None:
-            keeps_file_system = await self._check_file_system(removal.file_system, point, itself, view)
+            mounting = await self._mounting(removal.file_system, view)
+            on_it = mounting.keys() | view.volumes_on(removal.file_system.file_system_id)
+            keeps_file_system = await self._check_file_system(
+                removal.file_system, point, on_it - itself, itself, view
+            )
             if not keeps_file_system:  # Nothing else uses the directory either.
                 return Permit()
         if removal.directory is None:
             return Permit(keeps_file_system=keeps_file_system)
         location = removal.directory.location
         await self._check_unlocated(location, itself, view)
-        mounting = _mounting(removal.file_system, view) if removal.file_system else {}
         users = await self._users(removal.directory, point, itself, view, mounting)
         # An access point can be removed without its directory, which then stays with all that is below it.
         if users.below and point is None:
@@ -374,12 +380,14 @@ class Guards:
         self,
         found: MadeFileSystem,
         point: RemovableAccessPoint | None,
+        users: Collection[str],
         itself: frozenset[str],
         view: VolumeIndex,
     ) -> str:
         """The volumes that keep the file system of their namespace, as a reason; empty if it may be removed.
 
-        Each of them removes it later, if it is the last. Raises RemovalRefused if anything else uses it.
+        ``users`` are all other volumes on it. Each of ours removes it later, if it is the last. Raises
+        RemovalRefused if anything else uses it.
         """
         location = Location(file_system_id=found.file_system_id, directory=Directory())
         # A volume of an unknown address uses another one: all addresses of this one are known.
@@ -390,7 +398,7 @@ class Guards:
         if point is not None:
             others.discard(point.handle.access_point_id or AccessPointId(""))
         staying: dict[str, bool] = {}
-        for name in sorted(view.volumes_on(found.file_system_id).union(_mounting(found, view)) - itself):
+        for name in sorted(users):
             live, entrance = await self._live(name), view.access_point_of(name)
             if live is None or live.is_finalized or self._is_of_worker(live):
                 continue
@@ -402,16 +410,34 @@ class Guards:
         is_shared = found.owner.scope is Scope.NAMESPACE
         ours = [name for name, is_ours in staying.items() if is_ours]
         if (others or staying) and not (is_shared and ours):
-            users = [f"volume {one}" for one in staying]
-            users += [f"access point {one}" for one in sorted(others)]
+            named_users = [f"volume {one}" for one in staying]
+            named_users += [f"access point {one}" for one in sorted(others)]
             raise RemovalRefused(
-                f"is also used by {', '.join(users[:_NAMED_MAX])}",
+                f"is also used by {', '.join(named_users[:_NAMED_MAX])}",
                 field="file system",
                 value=found.file_system_id,
                 remedy="delete those first, or set the reclaim policy of this volume to Retain",
                 volumes=frozenset([*staying][:_NAMED_MAX]),
             )
         return f"is also used by volume {', '.join(ours[:_NAMED_MAX])}" if ours else ""
+
+    async def _mounting(self, found: MadeFileSystem, view: VolumeIndex) -> dict[str, Directory]:
+        """The volumes that nodes mount from an address of the file system, and their directories.
+
+        Tunnels do not know the addresses of each file system. So the location of such a volume may be
+        unknown, or be another file system that its annotation names by mistake. People may have created a
+        mount target since the removal began, so the addresses are read after the volumes; and those that the
+        removal has deleted since still count.
+        """
+        addresses = set(found.addresses)
+        if self._addresses is not None:
+            addresses.update(await self._addresses(found.file_system_id))
+        sources = {name: one.mounted_nfs for name, one in view.volumes.items()}
+        return {
+            name: read_directory(nfs.path)
+            for name, nfs in sources.items()
+            if nfs is not None and nfs.address in addresses
+        }
 
     async def _check_unlocated(
         self,
@@ -571,20 +597,6 @@ def _deleted_since(handle: VolumeHandle) -> NotYet:
         value=str(handle),
         remedy="its data is kept unless the removal is requested again",
     )
-
-
-def _mounting(found: MadeFileSystem, view: VolumeIndex) -> dict[str, Directory]:
-    """The volumes that nodes mount from an address of the file system, and their directories.
-
-    Tunnels do not know the addresses of each file system. So the location of such a volume may be unknown, or
-    be another file system that its annotation names by mistake.
-    """
-    sources = {name: one.mounted_nfs for name, one in view.volumes.items()}
-    return {
-        name: read_directory(nfs.path)
-        for name, nfs in sources.items()
-        if nfs is not None and nfs.address in found.addresses
-    }
 
 
 def _inside(found: AccessPoint, volume: Volume | None) -> Directory:

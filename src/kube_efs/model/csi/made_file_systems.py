@@ -8,8 +8,10 @@ them atomically. Two of them decide what may happen:
   contains no data, and may be removed when its claim does not exist any more. The stage alone would not prove
   that: a process that wants to remove an unused file system may write it later than one that uses it.
 
-``checked`` is true from the check of the contents, before a removal deletes the first mount target, until the
-file system is used again. Without mount targets, nobody can look for snapshots.
+Each time a file system becomes ``ready``, ``used`` gets another value. ``checked`` gets the same value when
+the contents were checked, before a removal deletes the first mount target: without mount targets, nobody can
+look for snapshots. So the check counts until the file system is used again, and not longer. A call that AWS
+carries out late cannot change that, because the stage ``removing`` is written without the two others.
 
 Tags can be copied to other file systems: AWS Backup does so when it restores one. A creation token cannot.
 So the token is a tag, too, and a file system with another token is not one of these.
@@ -69,7 +71,8 @@ class FileSystemOwner:
 class MadeFileSystem:
     """One of them. ``is_used``: whether a volume may be or may have been on it.
 
-    ``is_checked``: its removal has found nothing that must stay.
+    ``use`` identifies its use since it became ready the last time. ``is_checked``: since then, a removal has
+    found nothing that must stay.
     ``mount_targets`` is their number, in any state. ``addresses`` are theirs, if they were read.
     """
 
@@ -77,6 +80,7 @@ class MadeFileSystem:
     owner: FileSystemOwner
     stage: Stage
     is_used: bool = True
+    use: str = ""
     is_checked: bool = False
     token: str
     state: LifeCycleState = LifeCycleState.AVAILABLE

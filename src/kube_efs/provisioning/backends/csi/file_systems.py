@@ -122,6 +122,9 @@ class FileSystems:
         self._left_since: dict[FileSystemId, float] = {}
         # File systems without the tags of this cluster, and the time of that answer.
         self._others: dict[FileSystemId, float] = {}
+        # The uid of the namespace of each unfinished volume. The namespace can be deleted meanwhile, and only
+        # a complete volume is removed with everything that belongs to it.
+        self._namespaces: dict[str, str] = {}
 
     async def existing(self, request: VolumeRequest) -> Sequence[FileSystemId]:
         """The file systems of the class that exist; without one that must be created first.
@@ -152,6 +155,8 @@ class FileSystems:
         AwsError, KubeError.
         """
         owner = await self._owner(request, template)
+        if owner.scope is Scope.NAMESPACE:
+            self._namespaces[request.name] = owner.name
         token = creation_token(owner, template)
         async with self._locks.setdefault(token, asyncio.Lock()):
             found = await self._gateway.made_file_systems.with_token(token)
@@ -182,10 +187,11 @@ class FileSystems:
 
     async def _taken_back(
         self, found: MadeFileSystem, is_leaving: Callable[[FileSystemId], Awaitable[bool]]
-    ) -> MadeFileSystem:
+    ) -> MadeFileSystem | None:
         """The file system, reopened if its removal was given up, such as by the reclaim policy Retain.
 
-        That is so when no volume has been leaving for as long as a call to AWS can still take effect.
+        None if it was deleted meanwhile. A removal counts as given up when no volume has been leaving for as
+        long as a call to AWS can still take effect.
         """
         name = found.file_system_id
         if found.state.ending or await is_leaving(name):
@@ -194,8 +200,7 @@ class FileSystems:
         if _now() - self._left_since.setdefault(name, _now()) < CALL_SECONDS:
             return found
         del self._left_since[name]
-        await self.reopen(found)
-        return replace(found, stage=Stage.READY)
+        return await self.reopen(found)
 
     async def record_use(self, file_system_id: FileSystemId) -> None:
         """Record that a volume may be on it, after the creation of the access point.
@@ -206,8 +211,12 @@ class FileSystems:
         _check_usable(found)
         if not found.mount_targets:
             raise _pending(file_system_id, "has no mount targets")
-        if not found.is_used:
+        if not found.is_used or found.stage is not Stage.READY:
             await self._gateway.made_file_systems.set_stage(file_system_id, Stage.READY)
+
+    def finished(self, volume: str) -> None:
+        """Forget the volume of that name: it is complete, or nothing exists for it."""
+        self._namespaces.pop(volume, None)
 
     async def check_stays(self, file_system_id: FileSystemId) -> None:
         """Raise VolumePending if the file system is being removed, with everything in it.
@@ -325,7 +334,7 @@ class FileSystems:
                 await check_contents(found)
             except (RemovalRefused, WorkerFailed):
                 # A removal may be impossible for long, so new volumes may use it again.
-                await self._give_up(found)
+                await self.reopen(found)
                 raise
             # Workers can take minutes, and others may have begun to use the file system meanwhile.
             if not await self._confirmed(found, order):
@@ -342,8 +351,8 @@ class FileSystems:
         if now is not None and now.is_used and not found.is_used:
             await self.reopen(found)
             return None
-        if now is not None and now.is_used and not now.is_checked:
-            await self._gateway.made_file_systems.set_checked(found.file_system_id)
+        if now is not None and found.is_used and not now.is_checked:
+            await self._gateway.made_file_systems.set_checked(now)
         return found
 
     async def remove(
@@ -388,13 +397,22 @@ class FileSystems:
         if order.permit.keeps_file_system:
             raise NotYet(order.permit.keeps_file_system, field="file system", value=name)
 
-    async def reopen(self, found: MadeFileSystem) -> None:
-        """Let new volumes use it again, although a removal had begun; raises AwsError.
+    async def reopen(self, found: MadeFileSystem) -> MadeFileSystem | None:
+        """Let new volumes use it again, although a removal had begun; None if it does not exist any more.
 
-        The next of them creates the mount targets that are missing.
+        The next of them creates the mount targets that are missing. It also sets the policy of a file system
+        that was never used: its creation continues, and no use may be recorded before its end. Raises
+        AwsError, KubeError.
         """
-        if found.stage is Stage.REMOVING:
-            await self._gateway.made_file_systems.set_stage(found.file_system_id, Stage.READY)
+        if found.stage is not Stage.REMOVING:
+            return found
+        # It may be used only since the removal has begun.
+        now = found if found.is_used else await self.get(found.file_system_id)
+        if now is None:
+            return None
+        stage = Stage.READY if now.is_used else Stage.CREATING
+        await self._gateway.made_file_systems.set_stage(found.file_system_id, stage)
+        return replace(now, stage=stage)
 
     async def _confirmed(self, found: MadeFileSystem, order: RemovalOrder) -> bool:
         """Whether the file system may be removed; if not, new volumes may use it again.
@@ -405,20 +423,11 @@ class FileSystems:
         try:
             await order.confirm()
         except RemovalRefused:
-            await self._give_up(found)
+            await self.reopen(found)
             raise
         if order.permit.keeps_file_system:
             await self.reopen(found)
         return not order.permit.keeps_file_system
-
-    async def _give_up(self, found: MadeFileSystem) -> None:
-        """Reopen it if it is used, perhaps only since the removal has begun.
-
-        No volume needs an unused one, and to reopen it would record that it is used.
-        """
-        now = found if found.is_used else await self.get(found.file_system_id)
-        if now is not None and now.is_used:
-            await self.reopen(found)
 
     def _say(self, request: VolumeRequest, claim: Claim | None, text: str) -> None:
         log.info("file-system-step", volume=request.name, claim=claim.key if claim else "", step=text)
@@ -429,7 +438,8 @@ class FileSystems:
         check_owner_known(request)
         name = request.name
         if template.scope is Scope.NAMESPACE:
-            name = await self._cluster.namespace_uid(request.origin.claim_namespace)
+            known = self._namespaces.get(request.name)
+            name = known or await self._cluster.namespace_uid(request.origin.claim_namespace)
         return FileSystemOwner(scope=template.scope, name=name, cluster=await self._cluster.cluster_uid())
 
     async def _check_claim(self, request: VolumeRequest) -> None:

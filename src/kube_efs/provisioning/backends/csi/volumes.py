@@ -12,7 +12,7 @@ the directory, and volumes that were promised but not created yet must (``promis
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -141,8 +141,11 @@ class CsiVolumes:
             created = await self._create(request, role, notice, claim)
         except KubeEfsError as error:
             error.has_begun = error.has_begun or self.may_have(request.name)
+            if not error.has_begun:
+                self._file_systems.finished(request.name)
             raise
         self._begun.pop(request.name, None)
+        self._file_systems.finished(request.name)
         if self._directories is not None:
             self._directories.finished(request.name)
         return created
@@ -367,16 +370,20 @@ class CsiVolumes:
     async def _goes_along(self, handle: VolumeHandle, point: AccessPoint | None) -> MadeFileSystem | None:
         """The file system that is removed with that volume, if it is the last one; None for any other.
 
-        After a removal has begun, its access point may be deleted. Raises AwsError.
+        Its access point may be deleted: by people, and after a removal has begun. Raises AwsError.
         """
         if handle.kind is not FileSystemKind.EFS:
             return None
         found = await self._file_systems.to_be_removed(handle.file_system_id)
-        if found is None or not found.is_used:
+        if found is None:
             return None
-        is_own = point is not None and point.client_token == plain_name(found.owner.name)
+        made = self._index.volumes.get(found.owner.name)
+        is_own = made is not None and made.handle == handle and made.provisioned_by == DRIVER
+        is_own = is_own or (point is not None and point.client_token == plain_name(found.owner.name))
         is_shared = found.owner.scope is Scope.NAMESPACE
-        return found if is_own or is_shared or found.stage is Stage.REMOVING else None
+        # A volume exists only after the use was recorded. AWS does not say how soon others see new tags.
+        is_last = is_own or is_shared or found.stage is Stage.REMOVING
+        return replace(found, is_used=True) if is_last else None
 
     async def settled(self, removal: Removal) -> None:
         """Return when no earlier order for this removal can still take effect; raises KubeEfsError.

@@ -5,8 +5,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
 from prometheus_client import CollectorRegistry
 from tests.simulation.virtual import VirtualLoop
 from tests.unit.provisioning.backends.csi.aws_account import (
@@ -43,7 +45,9 @@ from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import (
     AwsError,
     AwsLimitReached,
+    AwsUnavailable,
     KubeEfsError,
+    KubeNotFound,
     KubeUnavailable,
     NotYet,
     RemovalRefused,
@@ -103,10 +107,11 @@ class Driver:
             index=self.index,
             store=self.store,
             roots=self._roots,
+            addresses=self._addresses,
             is_of_worker=partial(is_root_of_pod, namespace="kube-efs"),
         )
         copies, _ = given_copies(self.guards.reservations)
-        self._points = points
+        self._points, self._gateway = points, gateway
         self.volumes = CsiVolumes(
             accounts=OneAccount(Account(gateway=gateway, access_points={kind: points})),
             directories=CsiDirectories(
@@ -130,6 +135,9 @@ class Driver:
         self, location: Location, role: CrossAccountRole | None, named: Collection[AccessPointId]
     ) -> Sequence[AccessPoint]:
         return await self._points.known.roots(location.file_system_id, named)
+
+    async def _addresses(self, file_system_id: FileSystemId) -> Collection[str]:
+        return {one.address for one in await self._gateway.mount_targets(file_system_id)}
 
     async def create(self, wanted: VolumeRequest) -> VolumeHandle:
         """The volume of an existing claim, and its object in the cluster."""
@@ -637,6 +645,150 @@ def test_removal_that_was_given_up_is_noticed_by_the_next_claim() -> None:
     run(test)
 
 
+def test_unused_file_system_whose_removal_is_given_up_gets_its_policy_before_a_volume() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        driver.connection.before = _fail_at("PutFileSystemPolicy")
+        with pytest.raises(Killed):
+            await driver.create(wanted())
+        (name,) = account.file_systems
+        successor = Driver(account)
+        await successor.file_systems._gateway.made_file_systems.set_stage(FileSystemId(name), Stage.REMOVING)
+        for _ in range(2):
+            with pytest.raises(VolumePending, match="is being removed"):
+                await successor.create(wanted())
+            await asyncio.sleep(100)
+        successor.connection.before = _fail_at("PutFileSystemPolicy")
+        with pytest.raises(Killed):
+            await successor.create(wanted())
+        handle = await Driver(account).create(wanted())
+        assert (handle.file_system_id, account.stage(name)) == (name, "ready")
+        assert "aws:SecureTransport" in account.policies[name]
+
+    run(test)
+
+
+@pytest.mark.parametrize("stage", [Stage.REMOVING, Stage.CREATING])
+def test_late_record_of_a_stage_does_not_stop_a_removal_after_its_mount_targets(stage: Stage) -> None:
+    """As when the answer to its call was lost, and AWS carries it out after the repetition."""
+
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account, patience_seconds=0)
+        await _until_done(lambda: driver.create(wanted()))
+        handle = parse_volume_handle(driver.index.volumes[f"pvc-{UID}"].csi.handle)  # type: ignore[union-attr]
+        with pytest.raises(NotYet, match="still has 3 mount targets"):
+            await driver.volumes.delete(handle)
+        await driver.file_systems._gateway.made_file_systems.set_stage(handle.file_system_id, stage)
+        await asyncio.sleep(10)
+        await driver.volumes.delete(handle)
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
+
+    run(test)
+
+
+def test_check_for_snapshots_does_not_count_after_the_next_use() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        made = driver.file_systems._gateway.made_file_systems
+        before = await made.get(handle.file_system_id)
+        assert before is not None
+        await made.set_stage(handle.file_system_id, Stage.REMOVING)
+        await made.set_stage(handle.file_system_id, Stage.READY)
+        await made.set_checked(before)  # Carried out late.
+        account.mount_targets.clear()
+        with pytest.raises(RemovalRefused, match="has no mount targets"):
+            await driver.volumes.delete(handle)
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_point_gone", [False, True])
+@pytest.mark.parametrize("scope", ["claim", "namespace"])
+def test_file_system_goes_with_a_volume_that_is_deleted_before_others_see_its_use(
+    scope: str, *, is_point_gone: bool
+) -> None:
+    """People can also delete its access point."""
+
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted(scope=scope))
+        if is_point_gone:
+            account.access_points.clear()
+        shown, began = account._shown, asyncio.get_running_loop().time()
+
+        def shown_late(one: dict[str, Any]) -> Mapping[str, Any]:
+            is_late = asyncio.get_running_loop().time() < began + 3
+            tags = [tag for tag in one["Tags"] if not (is_late and tag["Key"].endswith("/used"))]
+            return {**shown(one), "Tags": tags}
+
+        account._shown = shown_late  # type: ignore[method-assign]
+        await driver.volumes.delete(handle)
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
+
+    run(test)
+
+
+def test_volume_with_the_address_of_a_mount_target_that_is_new_keeps_the_file_system() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted(subnetIds="subnet-0"))
+        name = handle.file_system_id
+        place = Location(file_system_id=name, directory=Directory(("new",)))
+        async with driver.guards.reservations.making(place):
+            removing = asyncio.create_task(driver.volumes.delete(handle))
+            await asyncio.sleep(1)
+            made = account.call("CreateMountTarget", {"FileSystemId": name, "SubnetId": "subnet-1"})
+            server = NfsSource(server=made["IpAddress"], path="/")
+            static = Volume(name="static", uid="s", phase=VolumePhase.BOUND, nfs=server)
+            driver.index.put_volume(static)
+        with pytest.raises(RemovalRefused, match="also used by volume static"):
+            await removing
+        assert len(account.mount_targets) == 2
+
+    run(test)
+
+
+def test_unfinished_volume_is_completed_after_its_namespace_was_deleted() -> None:
+    """Only then can it be removed, with its access point and the file system."""
+
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        first = await driver.create(_of("team", 1))
+
+        async def is_deleted(name: str) -> str:
+            raise KubeNotFound("answered 404", field=f"namespace {name}")
+
+        def fail_after_creation(operation: str) -> None:
+            if len(account.access_points) == 2:
+                raise ReadTimeoutError(endpoint_url="https://elasticfilesystem")
+
+        driver.connection.before = fail_after_creation
+        with pytest.raises(AwsUnavailable):
+            await driver.create(_of("team", 2))
+        driver.connection.before = lambda _: None
+        driver.cluster.namespace_uid = is_deleted  # type: ignore[method-assign]
+        second = await driver.create(_of("team", 2))
+        for name, handle in {"pvc-team-1": first, "pvc-team-2": second}.items():
+            await driver.volumes.delete(handle)
+            driver.forget(name)
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
+
+    run(test)
+
+
 @pytest.mark.parametrize("change", ["kept", "used by another volume", "reopened"])
 def test_removal_that_is_given_up_during_the_wait_for_workers_deletes_no_mount_target(change: str) -> None:
     async def test() -> None:
@@ -874,7 +1026,7 @@ def test_refused_removal_does_not_mark_an_unfinished_file_system_as_used() -> No
         await successor.file_systems._gateway.made_file_systems.set_stage(FileSystemId(name), Stage.REMOVING)
         successor.claims.known["team", "data"] = CLAIM  # So its access point stays, and refuses the removal.
         await successor.remove_unfinished()
-        assert account.stage(name) == "removing"
+        assert account.stage(name) == "creating"
         successor.claims.known.clear()
         await successor.remove_unfinished()
         await asyncio.sleep(10)
