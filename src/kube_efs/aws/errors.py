@@ -222,6 +222,7 @@ def translate(
     translated = kind(problem, field=operation, value=subject, remedy=own_remedy)
     if isinstance(translated, AwsError):
         translated.code = error_code(error)
+        translated.is_repeated = isinstance(error, boto.ClientError) and _is_repeated(error)
     if isinstance(translated, AwsAlreadyExists) and isinstance(error, boto.ClientError):
         translated.existing = _existing_id(error)
     return translated
@@ -311,14 +312,16 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
     if code in LIMIT_REMEDIES or code.endswith("LimitExceeded"):
         return AwsLimitReached, problem, LIMIT_REMEDIES.get(code, _QUOTA_REMEDY)
     is_existing = code.endswith("AlreadyExists") or bool(_existing_id(error))
+    # The library itself calls STS and IAM Identity Center for credentials. They may refuse a new role for a
+    # while, and their answer says nothing about the resource.
+    is_of_library = bool(iam_action) and not iam_action.endswith(f":{error.operation_name}")
     # Not by the status: a proxy or another service may answer 404, too, and what does not exist is forgotten,
     # or no longer protects data.
-    if is_existing or code.endswith(("NotFound", "NotFoundException")):
+    is_missing = code.endswith(("NotFound", "NotFoundException"))
+    if is_existing or (is_missing and not is_of_library):
         remedy = "" if is_existing else _REMEDIES.get(code, f"check the ID, {_ELSEWHERE}")
         return AwsAlreadyExists if is_existing else AwsNotFound, problem, remedy
-    # The library itself calls STS for credentials, which may refuse a new role for a while.
-    is_of_library = bool(iam_action) and not iam_action.endswith(f":{error.operation_name}")
-    if code in _CREDENTIAL_CODES or (code in _PERMISSION_CODES and is_of_library):
+    if code in _CREDENTIAL_CODES or (is_of_library and (is_missing or code in _PERMISSION_CODES)):
         return AwsDenied, problem, _CREDENTIALS_REMEDY
     if code in _PERMISSION_CODES or status in {401, 403}:
         kind = AwsNotPermitted if code in _PERMISSION_CODES else AwsDenied
@@ -339,8 +342,11 @@ def _is_refusal(error: boto.ClientError, code: str, status: object) -> bool:
     """
     is_of_caller = isinstance(status, int) and 400 <= status < 500
     is_late = status == 408 or "Timeout" in code or "TimedOut" in code
-    is_repeated = bool(_part(error.response, "ResponseMetadata").get("RetryAttempts"))
-    return is_of_caller and code != _UNKNOWN_CODE and not (is_late or is_repeated)
+    return is_of_caller and code != _UNKNOWN_CODE and not (is_late or _is_repeated(error))
+
+
+def _is_repeated(error: boto.ClientError) -> bool:
+    return bool(_part(error.response, "ResponseMetadata").get("RetryAttempts"))
 
 
 def _existing_id(error: boto.ClientError) -> str:

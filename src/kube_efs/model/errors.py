@@ -190,9 +190,12 @@ class AwsError(KubeEfsError):
     """AWS answered with an error, or did not answer. ``field`` is the call.
 
     ``code`` is the error code of AWS, such as ``FileSystemNotFound``, else the name of the library's error.
+    ``is_repeated``: the answer is to a repetition of the request by the library, so an earlier one may have
+    been lost, and may still take effect.
     """
 
     code: str = ""
+    is_repeated: bool = False
 
 
 class AwsNotFound(AwsError):

@@ -234,6 +234,14 @@ def test_refusal_of_a_repeated_request_says_nothing_about_the_first_one() -> Non
     assert type(translated(error)) is AwsUnavailable
 
 
+@pytest.mark.parametrize("repetitions", [0, 1])
+def test_answer_to_a_repeated_request_says_so(repetitions: int) -> None:
+    error = answered("AccessDenied")
+    error.response["ResponseMetadata"]["RetryAttempts"] = repetitions
+    result = translated(error)
+    assert (type(result), result.is_repeated) == (AwsNotPermitted, bool(repetitions))  # type: ignore[attr-defined]
+
+
 def test_refusal_without_a_code_of_aws_is_that_of_a_proxy() -> None:
     assert type(translated(answered("", 407))) is AwsUnavailable
 
@@ -318,6 +326,13 @@ def test_denial_names_the_missing_iam_action_or_the_credentials() -> None:
 def test_refusal_of_credentials_by_sts_is_not_a_missing_permission_for_the_call() -> None:
     refused = {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
     result = translated(boto.ClientError(refused, "AssumeRoleWithWebIdentity"))
+    assert type(result) is AwsDenied
+    assert "give this process valid AWS credentials" in str(result)
+
+
+def test_missing_role_of_the_credentials_is_not_a_missing_resource() -> None:
+    missing = {"Error": {"Code": "ResourceNotFoundException"}, "ResponseMetadata": {"HTTPStatusCode": 404}}
+    result = translated(boto.ClientError(missing, "GetRoleCredentials"))
     assert type(result) is AwsDenied
     assert "give this process valid AWS credentials" in str(result)
 

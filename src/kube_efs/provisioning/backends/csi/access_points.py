@@ -325,14 +325,19 @@ class AccessPoints:
             if is_shared and found.file_system_id not in {wanted.file_system_id, *creation.candidates}:
                 other = f"Access point {found.access_point_id} of an earlier claim of this name"
                 raise _TokenElsewhere(f"{other} is on {found.file_system_id}") from error
-        except (AwsUnavailable, asyncio.CancelledError):
-            place = (wanted.file_system_id, wanted.client_token)
-            self._late_until[place] = self._clock() + _UNCLEAR_SECONDS
+        except asyncio.CancelledError:
+            self._expect_late(wanted)
             raise
-        except AwsThrottled:
+        except AwsError as error:
+            # The library repeats a request without an answer, and the first one can still take effect. Only a
+            # missing file system decides about both.
+            is_lost = isinstance(error, AwsUnavailable) or error.is_repeated
+            if is_lost and not isinstance(error, AwsNotFound):
+                self._expect_late(wanted)
+                raise
             # AWS has refused this attempt, so unlike one without an answer, it cannot take effect late.
-            raise
-        except AwsError:
+            if isinstance(error, AwsThrottled):
+                raise
             # The answer to this attempt says nothing about the earlier one.
             with _undecided():
                 earlier = await self._listed(wanted) if is_repeated else None
@@ -386,12 +391,22 @@ class AccessPoints:
 
     def _settle_late_creations(self, file_system_id: FileSystemId, began: float) -> None:
         """Settle the creations whose outcome is known from a list of the file system that began then."""
-        self._late_until = {place: until for place, until in self._late_until.items() if until > began}
+        now = self._clock()
+        self._late_until = {
+            (on, token): until
+            for (on, token), until in self._late_until.items()
+            if until > (began if on == file_system_id else now)
+        }
         for volume, unclear in list(self._unclear.items()):
             # The creation was not repeated: this list contains its access point, or it will never exist.
             is_over = unclear.ended is not None and unclear.ended + _UNCLEAR_SECONDS <= began
             if unclear.file_system_id == file_system_id and is_over:
                 self._settle(volume)
+
+    def _expect_late(self, wanted: AccessPointRequest) -> None:
+        """Note that AWS can still carry out this creation, which it did not answer."""
+        place = (wanted.file_system_id, wanted.client_token)
+        self._late_until[place] = self._clock() + _UNCLEAR_SECONDS
 
     def _late_seconds(self, file_system_id: FileSystemId, token: str) -> float:
         """For how long AWS can still carry out a creation that it did not answer."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -69,7 +70,8 @@ class KnownAccessPoints:
     """The last known access points of one account, on file systems of one kind.
 
     Without ``is_alone``, another replica may create some when its csi-provisioner begins to lead. Each list
-    calls ``on_list``, before its callers continue, with the file system and the time at which it began.
+    calls ``on_list``, before its callers continue, with the file system and the time at which it began. The
+    time is infinite when the file system was deleted: no access point can appear later.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class KnownAccessPoints:
         self._listed_at: dict[FileSystemId, float] = {}
         # The access points that were deleted here since the running list of a file system began.
         self._deleted: dict[FileSystemId, set[AccessPointId]] = {}
-        self._listers: dict[FileSystemId, SingleFlight[None]] = {}
+        self._listers: WeakValueDictionary[FileSystemId, SingleFlight[None]] = WeakValueDictionary()
         self._omitted: dict[FileSystemId, OmittedAccessPoints] = {}
 
     @property
@@ -178,6 +180,9 @@ class KnownAccessPoints:
         known here.
         """
         await self.refresh(file_system_id)
+        if file_system_id not in self._listed_at:
+            # Another task has forgotten it between the answer to the list and this line.
+            raise AwsNotFound("was deleted", field="file system", value=file_system_id)
         unlisted = self._unlisted[file_system_id] & self._known[file_system_id].keys()
         listed = {key: one for key, one in self._known[file_system_id].items() if key not in unlisted}
         omitted = await self._omitted_from(file_system_id).read(frozenset(named) - listed.keys(), unlisted)
@@ -214,9 +219,8 @@ class KnownAccessPoints:
         return self._omitted[file_system_id]
 
     def _lister(self, file_system_id: FileSystemId) -> SingleFlight[None]:
-        if file_system_id not in self._listers:
-            self._listers[file_system_id] = SingleFlight(lambda: self._list(file_system_id))
-        return self._listers[file_system_id]
+        lister = self._listers.get(file_system_id) or SingleFlight(lambda: self._list(file_system_id))
+        return self._listers.setdefault(file_system_id, lister)
 
     async def _list(self, file_system_id: FileSystemId) -> None:
         # Before the list, which may not contain access points that are created meanwhile.
@@ -302,6 +306,8 @@ class KnownAccessPoints:
         self._unlisted.pop(file_system_id, None)
         for gone in list(self._known.pop(file_system_id, {}).values()):
             self.removed(gone)
+        self._full.pop(file_system_id, None)
+        self._on_list(file_system_id, inf)
 
     def take_id(self, within: GidRange, holder: str, *, start: int | None = None) -> int | None:
         """An ID of the range for the holder, from ``start`` on if possible; None when all are in use.

@@ -22,6 +22,7 @@ from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsDenied,
+    AwsError,
     AwsLimitReached,
     AwsNotFound,
     AwsNotListed,
@@ -30,6 +31,7 @@ from kube_efs.model.errors import (
     AwsUnavailable,
     GidRangeFull,
     KubeEfsError,
+    NotYet,
 )
 from kube_efs.model.volumes import CsiSource, Location, Volume
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
@@ -152,7 +154,54 @@ async def test_forgotten_file_system_is_listed_again(scene: Scene) -> None:
     assert await known.location(handle(made)) == Location(file_system_id=FS, directory=made.directory)
 
 
+async def test_file_system_that_is_forgotten_at_the_end_of_a_list_is_missing(scene: Scene) -> None:
+    list_now = scene.api.list
+
+    async def list_and_forget(file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
+        # After the end of the list, and before those that wait for it continue.
+        asyncio.get_running_loop().call_soon(scene.points.known.forget, FS)
+        return await list_now(file_system_id)
+
+    scene.api.list = list_and_forget  # type: ignore[method-assign]
+    with pytest.raises(AwsNotFound, match="was deleted"):
+        await scene.points.known.roots(FS)
+
+
 # --- creations with a lost answer
+
+
+@pytest.mark.parametrize("how", ["lost", "denied after a lost request"])
+async def test_creation_on_a_file_system_that_was_deleted_is_settled(scene: Scene, how: str) -> None:
+    await scene.fail(request(**NARROW), LOST if how == "lost" else _repeated(AwsDenied))
+    assert scene.points.may_have("pvc-1")
+    scene.points.known.forget(FS)
+    assert (scene.points.may_have("pvc-1"), scene.held, scene.points.is_blank) == (False, set(), True)
+
+
+@pytest.mark.parametrize("kind", [AwsDenied, AwsRefused, AwsThrottled])
+async def test_refusal_of_a_repeated_request_does_not_free_the_id_of_the_first_one(
+    scene: Scene, kind: type[AwsError]
+) -> None:
+    error = _repeated(kind)
+    await scene.fail(request(**NARROW), error)
+    assert (error.outcome_unknown, scene.held) == (True, {1000})
+    made = await scene.create(request(**NARROW))
+    with pytest.raises(NotYet, match="may be created again by an earlier call"):
+        scene.points.check_stays_gone(made)
+
+
+async def test_missing_file_system_decides_about_the_first_request_too(scene: Scene) -> None:
+    await scene.points.known.loaded(FS)
+    error = _repeated(AwsNotFound)
+    await scene.fail(request(**NARROW), error)
+    assert (error.outcome_unknown, scene.held) == (False, set())
+
+
+def _repeated(kind: type[AwsError]) -> AwsError:
+    """The answer to a repetition by the library, after a request without an answer."""
+    error = kind("was answered", field="create")
+    error.is_repeated = True
+    return error
 
 
 @pytest.mark.parametrize(
