@@ -109,7 +109,8 @@ class DataSources:
                 "is being removed with its data",
                 field="volume",
                 value=known[0].name,
-                remedy="delete the snapshot or the claim that would copy it",
+                remedy="delete the snapshot or the claim that would copy it; if the data must stay, set the "
+                "reclaim policy of the volume to Retain",
             )
 
     async def _of_volume(self, volume: Volume) -> CopySource:

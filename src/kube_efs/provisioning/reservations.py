@@ -15,9 +15,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Final
 
 from kube_efs.model.errors import NotYet
 from kube_efs.model.volumes import Location
+
+# For how long a removal for csi-provisioner or csi-snapshotter waits. It is shorter than their calls, whose
+# callers otherwise get no reason: a copy can take hours.
+CALLER_PATIENCE_SECONDS: Final = 8.0
 
 
 class DirectoryReservations:

@@ -36,6 +36,7 @@ from kube_efs.model.volumes import DRIVER, Location
 from kube_efs.provisioning.copies import Copies, Follower, Recipient, check_copy
 from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.guards import Guards, Permit, RemovableDirectory, Removal, RemovalOrder
+from kube_efs.provisioning.reservations import CALLER_PATIENCE_SECONDS
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 from kube_efs.provisioning.workers.pods import Busy
 from kube_efs.single_flight import SingleFlight
@@ -145,7 +146,8 @@ class Snapshots:
 
         ``confirm`` raises KubeEfsError if the data must stay; it is called at the last reversible moment.
         Raises VolumeMissing for the ID of another driver, RemovalRefused when a volume or another
-        VolumeSnapshotContent uses the directory, AwsError, KubeError, WorkerFailed.
+        VolumeSnapshotContent uses the directory, NotYet while the snapshot is copied, AwsError, KubeError,
+        WorkerFailed.
         """
         location = parse_snapshot_id(snapshot_id).location
         removal = Removal(directory=RemovableDirectory(location=location, base=BASE, is_copy=True))
@@ -157,7 +159,7 @@ class Snapshots:
             await self._check_contents(location)
             return permit
 
-        async with self._guards.reservations.removing(location):
+        async with self._guards.reservations.removing(location, patience_seconds=CALLER_PATIENCE_SECONDS):
             order = RemovalOrder(ask)
             await remove_directory(self._directories, removal, order)
             # Otherwise a later snapshot of the name would find the record of this one.

@@ -18,6 +18,7 @@ from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.copies import SNAPSHOTS, Copied, CopySource, FileOwner
+from kube_efs.model.csi.snapshots import parse_snapshot_id
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ClaimUid, ZoneName
 from kube_efs.model.errors import (
@@ -38,6 +39,7 @@ from kube_efs.model.errors import (
 )
 from kube_efs.model.snapshots import BEING_DELETED, SnapshotContent
 from kube_efs.model.volumes import DRIVER, Location, VolumePhase
+from kube_efs.provisioning import snapshots as snapshots_module
 
 # The generated type of a stub is that of calls that block, unless mypy sees the channel that it is made with.
 Stub = Any
@@ -915,6 +917,18 @@ async def test_snapshot_is_deleted_with_its_record(stub: Stub, world: CsiWorld) 
     assert [(str(target), key) for target, key in world.folders.discarded] == [
         (SNAPSHOT_ID, "snapshot.snapshot-1")
     ]
+
+
+async def test_snapshot_that_is_copied_is_not_deleted_and_the_caller_gets_the_reason(
+    stub: Stub, world: CsiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy can take hours, and a call of csi-snapshotter a minute."""
+    monkeypatch.setattr(snapshots_module, "CALLER_PATIENCE_SECONDS", 0.01)
+    async with asyncio.timeout(10), world.guards.reservations.making(parse_snapshot_id(SNAPSHOT_ID).location):
+        code, text = await refused(stub.DeleteSnapshot(csi.DeleteSnapshotRequest(snapshot_id=SNAPSHOT_ID)))
+    assert f"'{SNAPSHOT_ID}' is being copied" in text
+    assert code is StatusCode.UNAVAILABLE
+    assert not world.folders.removed
 
 
 async def test_snapshot_in_use_is_not_deleted(stub: Stub, world: CsiWorld) -> None:

@@ -247,7 +247,7 @@ async def test_volume_that_is_being_removed_is_no_source_although_its_access_poi
     )
     leaving = sources(kube, volume)
     source = await leaving.of_handle(volume.handle or VolumeHandle(file_system_id=FS), None)
-    with pytest.raises(NotYet, match="'pv' is being removed with its data"):
+    with pytest.raises(NotYet, match=r"'pv' is being removed with its data.*set the reclaim policy"):
         await leaving.check_unchanged(source, None)
     await sources(kube, replace(volume, reclaim_policy=ReclaimPolicy.RETAIN)).check_unchanged(source, None)
     # The access point of a missing volume answers for itself.

@@ -280,6 +280,8 @@ def _copy(
             if source is not None:
                 copier.fill(source, tree, (), is_new=False, omitted=OURS)
             copier.remove_links()
+        # An empty or missing source has had no other report. A copy that was given up ends here.
+        report(work.progress)
         os.rmdir(_LINKS, dir_fd=folder)
         with attempt.opened() as own:
             _finish_top(tree, found, made, owners)

@@ -364,18 +364,22 @@ class _MountWorker:
             return await self._run(self._emptier, emptied, seconds=terms.seconds + self._timeout_seconds)
 
     async def copy(self, target: Directory, terms: CopyTerms, tenant: str, confirm_source: Confirm) -> Copied:
-        """Copy the source of the terms, for as long as it takes; one at a time, tenants take turns."""
+        """Copy the source of the terms, for as long as it takes; one at a time, tenants take turns.
+
+        A copy that is given up ends at its next file: nothing reserves its source any more.
+        """
         # Perhaps an earlier attempt was stopped. This one begins because somebody wants the copy again.
         self.stopped.discard(target)
+        given_up = threading.Event()
 
         def check_goes_on() -> None:
-            if self._closed.is_set() or target in self.stopped:
+            if self._closed.is_set() or given_up.is_set() or target in self.stopped:
                 remedy = "it continues with the next attempt"
                 raise WorkerFailed("was stopped", field="copy", value=str(target), remedy=remedy)
 
         def report(progress: CopyProgress) -> None:
-            self.copying[target] = progress
             check_goes_on()
+            self.copying[target] = progress
 
         def copied(root: Path) -> Copied:
             # Again: the server may have answered only now.
@@ -393,6 +397,7 @@ class _MountWorker:
                     seconds=_COPY_SECONDS,
                 )
         finally:
+            given_up.set()
             self.copying.pop(target, None)
 
     @contextmanager

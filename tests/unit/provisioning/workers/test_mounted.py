@@ -5,7 +5,7 @@ import os
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.volumes import Location
 from kube_efs.mounts.mountinfo import read_mountinfo
-from kube_efs.provisioning.workers import file_system
+from kube_efs.provisioning.workers import copying, file_system
 from kube_efs.provisioning.workers import mounted as mounted_workers
 from kube_efs.provisioning.workers.contract import Protection
 from kube_efs.provisioning.workers.mounted import Mounted, MountedDirectories, find_mounted
@@ -702,6 +702,41 @@ async def test_stopped_copy_ends_at_its_next_file_and_continues_later(
         assert not (point / "new").exists()
         await directories.copy(at("/pvs/new"), TERMS)
         assert (point / "new/file").read_text() == "data"
+
+
+@pytest.mark.parametrize("files", [0, 1, 2])
+async def test_copy_that_is_given_up_is_not_completed(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    """Its source may be removed from then on, and would count as empty."""
+    point, reached, goes_on = mount(SERVER, "efs"), threading.Event(), threading.Event()
+    (point / "old").mkdir()
+    for number in range(files):
+        (point / f"old/{number}").write_text("data")
+    opened_source = copying._opened_source
+
+    @contextmanager
+    def slow(*arguments: Any) -> Iterator[int | None]:
+        with opened_source(*arguments) as found:
+            reached.set()
+            assert goes_on.wait(10)
+            yield found
+
+    monkeypatch.setattr(copying, "_opened_source", slow)
+    mounted = await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point, base=parse_directory("/pvs"))
+    async with MountedDirectories([mounted]) as directories:
+        attempt = asyncio.ensure_future(directories.copy(at("/pvs/new"), TERMS))
+        assert await asyncio.to_thread(reached.wait, 10)
+        attempt.cancel()
+        await asyncio.wait([attempt])
+        goes_on.set()
+        # The only thread is busy until the end of the copy.
+        await asyncio.get_running_loop().run_in_executor(directories._mounts[0]._copier, lambda: None)
+        assert not (point / "new").exists()
+        assert await directories.copy_progress(at("/pvs/new")) is None
+        monkeypatch.undo()
+        await directories.copy(at("/pvs/new"), TERMS)
+        assert len(list((point / "new").iterdir())) == files
 
 
 async def test_copy_whose_server_answers_late_does_not_begin_after_it_was_discarded(

@@ -61,12 +61,11 @@ from kube_efs.provisioning.guards import (
     Removal,
     RemovalOrder,
 )
+from kube_efs.provisioning.reservations import CALLER_PATIENCE_SECONDS
 from kube_efs.provisioning.volume_index import VolumeIndex
 
 log = structlog.get_logger(__name__)
 
-# Shorter than a call of csi-provisioner, whose caller otherwise gets no reason. A copy can take hours.
-_PATIENCE_SECONDS: Final = 8.0
 _SAME_OR_BELOW: Final = frozenset({Relation.SAME, Relation.BELOW})
 
 
@@ -296,8 +295,9 @@ class CsiVolumes:
         # First: a volume that is deleted from now on may have been set to Retain before.
         asked_for = await self._guards.volumes_of(handle)
         removal = await self.removal(handle, role)
-
-        async with self._guards.reservations.removing(*removal.reserved, patience_seconds=_PATIENCE_SECONDS):
+        async with self._guards.reservations.removing(
+            *removal.reserved, patience_seconds=CALLER_PATIENCE_SECONDS
+        ):
             order = RemovalOrder(lambda: self._guards.check_handle(removal, handle, asked_for))
             await self.remove(removal, order)
             if not asked_for:

@@ -167,7 +167,7 @@ async def test_csi_provisioner_gets_a_reason_while_the_directory_is_copied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A copy can wait for its turn for hours; a call takes 15 s."""
-    monkeypatch.setattr(volumes_module, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(volumes_module, "CALLER_PATIENCE_SECONDS", 0.01)
     world = CsiWorld(removes_directories=tuple(FileSystemKind))
     handle = (await world.volumes.create(request())).handle
     point = next(iter(world.api.points.values()))
