@@ -220,12 +220,10 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
     async def stop_copy(self, target: Location) -> None:
         """Stop the copy to the target at its next file."""
         mount, directory = self._place(target, InvalidValue)
-        mount.stopped.add(directory)
-        mount.copy_slots.stop(directory)
+        mount.stop_copies(directory)
 
     async def discard_copy(self, target: Location, key: str) -> None:
         """Remove what was copied with that key; raises WorkerRefused and WorkerFailed."""
-        # The thread of a caller who has gone may begin only when the server answers again.
         await self.stop_copy(target)
         mount, _ = self._place(target, InvalidValue)
         await mount.remove(Directory((COPIES,)) / key, nothing_to_confirm, "")
@@ -279,9 +277,10 @@ class _MountWorker:
         self._making: set[Directory] = set()
         self._making_lock = threading.Lock()
         self._copier = ThreadPoolExecutor(1)
-        self.copy_slots = Slots(1)
+        self._copy_slots = Slots(1)
+        # The attempts that wait or run, and how to stop each.
+        self._attempts: set[tuple[Directory, threading.Event]] = set()
         self.copying: dict[Directory, CopyProgress] = {}
-        self.stopped: set[Directory] = set()
 
     async def close(self) -> None:
         """Start no more work, and end copies; other work in progress continues.
@@ -368,12 +367,10 @@ class _MountWorker:
 
         A copy that is given up ends at its next file: nothing reserves its source any more.
         """
-        # Perhaps an earlier attempt was stopped. This one begins because somebody wants the copy again.
-        self.stopped.discard(target)
-        given_up = threading.Event()
+        stopped = threading.Event()
 
         def check_goes_on() -> None:
-            if self._closed.is_set() or given_up.is_set() or target in self.stopped:
+            if self._closed.is_set() or stopped.is_set():
                 remedy = "it continues with the next attempt"
                 raise WorkerFailed("was stopped", field="copy", value=str(target), remedy=remedy)
 
@@ -386,8 +383,9 @@ class _MountWorker:
             check_goes_on()
             return file_system.copy_directory(root, target, terms, report)
 
+        self._attempts.add((target, stopped))
         try:
-            async with self.copy_slots.taken(tenant, target):
+            async with self._copy_slots.taken(tenant, target):
                 await confirm_source()
                 check_goes_on()
                 return await self._run(
@@ -397,8 +395,15 @@ class _MountWorker:
                     seconds=_COPY_SECONDS,
                 )
         finally:
-            given_up.set()
+            stopped.set()
+            self._attempts.remove((target, stopped))
             self.copying.pop(target, None)
+
+    def stop_copies(self, target: Directory) -> None:
+        """Stop the attempts that copy to the target, at the next file, and those that wait."""
+        for _, stopped in (one for one in self._attempts if one[0] == target):
+            stopped.set()
+        self._copy_slots.stop(target)
 
     @contextmanager
     def _alone(self, directory: Directory) -> Iterator[None]:
