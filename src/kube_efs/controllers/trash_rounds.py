@@ -3,8 +3,8 @@
 A removal is complete when the directory is in the trash. These rounds delete its contents, and nothing waits
 for them. They work on a few file systems at a time, for some minutes each; the one with the longest wait is
 next. So a huge trash does not delay the others. Stuck entries are retried at growing intervals. Nothing is
-stored: a new leader checks every trash once. With csi-provisioner, other replicas remove directories too, so
-every trash is checked again at an interval.
+stored: a new leader checks every trash once. A round also finds abandoned copies, so there is one each week.
+With csi-provisioner, other replicas remove directories too, so every trash is checked more often.
 """
 
 import asyncio
@@ -55,6 +55,8 @@ _FIRST_PAUSE_SECONDS: Final = 60.0
 _LAST_PAUSE_SECONDS: Final = 1800.0
 # The interval of checks for what other replicas have moved into a trash.
 _OTHERS_SECONDS: Final = 1200.0
+# The interval of checks for copies that nobody continues. A copy is abandoned after a week.
+_ABANDONED_SECONDS: Final = 7 * 24 * 3600.0
 # The share of a pod's timeout, so that the pod ends in time and reports what is left.
 _SHARE_OF_POD: Final = 0.8
 
@@ -85,8 +87,8 @@ class Trashes:
 class _Trash:
     """The state of one trash.
 
-    ``due`` is the time of its next round, infinite when it is empty. ``turn`` is the number of its last
-    round, counted over all trashes.
+    ``due`` is the time of its next round, infinite when the file system is gone. ``turn`` is the number of
+    its last round, counted over all trashes.
     """
 
     root: Location
@@ -183,7 +185,7 @@ class TrashRounds:
     async def _round(self, trash: _Trash) -> None:
         came_before, trash.came_meanwhile = trash.came_meanwhile, False
         # Before the work, during which ``_came`` may set an earlier time.
-        trash.due = math.inf if self._is_alone else self._clock() + _OTHERS_SECONDS
+        trash.due = self._clock() + (_ABANDONED_SECONDS if self._is_alone else _OTHERS_SECONDS)
         try:
             report = await trash.of.emptier.empty(trash.root, self._terms)
         except VolumePending as pending:
