@@ -60,6 +60,8 @@ _QUIET_SECONDS = 0.2
 _GATHERING_MAX_SECONDS = 2.0
 # How often work that waits for another pod checks that pod.
 _LOOK_AGAIN_SECONDS = 1.0
+# A stopped copy ends within this time, unless the API server does not answer while its pod starts.
+_STOPPED_SECONDS = 60.0
 
 # A lane remembers how many directories the next pod gets. So it stays longer than any usual pause before they
 # are tried again.
@@ -332,8 +334,13 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         unfinished = self._stop_own(target)
         await self.copy_ended(target)
         order = PodOrder(action=Action.COPY, directories=(target.directory,))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _STOPPED_SECONDS
         # A pod whose gate is being removed does not block yet, so the end of its copy is awaited.
         while not (busy := self._pods.in_the_way(target.file_system_id, order)) and unfinished:
+            if loop.time() >= until:
+                remedy = "what it has copied is removed with the next attempt"
+                raise WorkerFailed("has not ended", field="copy", value=str(target), remedy=remedy)
             unfinished = (await asyncio.wait(unfinished, timeout=_LOOK_AGAIN_SECONDS))[1]
         if busy:
             raise busy

@@ -1735,6 +1735,31 @@ async def test_copy_whose_pod_is_just_starting_is_not_discarded_before_its_end(
         await copying
 
 
+async def test_copy_that_does_not_end_does_not_block_those_who_discard_it(
+    kube: AsyncClient, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the API server does not answer while its pod starts: the pod may then work for a day."""
+    root = filled(kubelet)
+    reached, goes_on = asyncio.Event(), asyncio.Event()
+    former = WorkerPods._lift
+
+    async def slow(self: WorkerPods, pod: ObservedPod) -> None:
+        reached.set()
+        await goes_on.wait()
+        await former(self, pod)
+
+    monkeypatch.setattr(WorkerPods, "_lift", slow)
+    monkeypatch.setattr(worker_pool, "_STOPPED_SECONDS", 0.05)
+    async with deadline(), pool_of(kube) as pool:
+        copying = asyncio.create_task(pool.copy(at("/new"), TERMS))
+        await reached.wait()
+        with pytest.raises(WorkerFailed, match="'fs-1:/new' has not ended"):
+            await pool.discard_copy(at("/new"), TERMS.key)
+        goes_on.set()
+        await copying
+    assert (root / "new/file").read_text() == "data"
+
+
 async def test_copy_waits_while_its_source_is_removed(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.ending = lambda _: ("Running", "")
     await leave(kube, "former", "Running", arguments="worker remove --root /efs -- /old")
