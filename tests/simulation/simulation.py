@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import structlog
@@ -598,7 +598,7 @@ def run(seed: int, *, with_logs: bool = False) -> Outcome:
     simulation = Simulation(seed)
     _configure_logs(simulation, with_logs=with_logs)
     try:
-        with _Seeded(simulation.loop, seed):
+        with Seeded(simulation.loop, seed):
             simulation.run()
         violation = None
     except (Violation, Stuck) as error:
@@ -632,7 +632,7 @@ class _NoOtherAccounts(AbstractAsyncContextManager[None]):
     async def __aexit__(self, *_: object) -> None: ...
 
 
-class _Seeded:
+class Seeded:
     """Replaces the clocks of the product with the loop's, and its randomness with the seed's."""
 
     def __init__(self, loop: VirtualLoop, seed: int) -> None:
@@ -657,9 +657,15 @@ class _Seeded:
             choice=rng.choice, token_hex=lambda n=16: f"{rng.getrandbits(8 * n):0{2 * n}x}"
         )
         self._undo, self._undo_clocks = [], []
-        for defaults, name in _clock_defaults():
-            self._undo_clocks.append((defaults, name, defaults[name]))
-            defaults[name] = loop.time
+        for constructor in _constructors():
+            by_position, by_name = constructor.__defaults__ or (), constructor.__kwdefaults__ or {}
+            if not any(map(_is_clock, (*by_position, *by_name.values()))):
+                continue
+            self._undo_clocks.append((constructor, constructor.__defaults__, constructor.__kwdefaults__))
+            constructor.__defaults__ = tuple(loop.time if _is_clock(one) else one for one in by_position)
+            constructor.__kwdefaults__ = {
+                name: loop.time if _is_clock(one) else one for name, one in by_name.items()
+            }
         for module in [one for name, one in sys.modules.items() if name.startswith("kube_efs.")]:
             for name, value, ours in (
                 ("datetime", real_datetime.datetime, Datetime),
@@ -674,12 +680,12 @@ class _Seeded:
     def __exit__(self, *_: object) -> None:
         for module, name, value in self._undo:
             setattr(module, name, value)
-        for defaults, name, value in self._undo_clocks:
-            defaults[name] = value
+        for constructor, by_position, by_name in self._undo_clocks:
+            constructor.__defaults__, constructor.__kwdefaults__ = by_position, by_name
 
 
-def _clock_defaults() -> list[tuple[dict[str, Any], str]]:
-    """The constructors of the product that use the clock of the machine by default."""
+def _constructors() -> list[FunctionType]:
+    """The constructors of the product."""
     classes = {
         one
         for name, module in list(sys.modules.items())
@@ -687,10 +693,10 @@ def _clock_defaults() -> list[tuple[dict[str, Any], str]]:
         for one in vars(module).values()
         if isinstance(one, type) and one.__module__.startswith("kube_efs.")
     }
-    found = [getattr(one.__init__, "__kwdefaults__", None) or {} for one in classes]  # type: ignore[misc]
-    return [
-        (defaults, name)
-        for defaults in found
-        for name, value in defaults.items()
-        if value in {time.monotonic, time.time, time.perf_counter}
-    ]
+    constructors = [vars(one).get("__init__") for one in classes]
+    return [one for one in constructors if isinstance(one, FunctionType)]
+
+
+def _is_clock(value: object) -> bool:
+    """Whether this is a clock of the machine."""
+    return any(value is clock for clock in (time.monotonic, time.time, time.perf_counter))

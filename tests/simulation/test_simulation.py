@@ -2,9 +2,18 @@
 
 import subprocess
 import sys
+import time
+from contextlib import closing
+from inspect import signature
 from multiprocessing import get_context
 
+import pytest
 from tests.simulation.planted_faults import PLANTED_FAULTS
+from tests.simulation.simulation import Seeded
+from tests.simulation.virtual import VirtualLoop
+
+from kube_efs.aws.s3_files import AwsS3Files
+from kube_efs.provisioning.guards import RemovalOrder
 
 _SEEDS = 10
 
@@ -15,6 +24,14 @@ def test_simulation_breaks_no_invariant() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     assert f"{_SEEDS} runs" in done.stdout
+
+
+# The constructor of the first one has its clock by position, and the other one by keyword.
+@pytest.mark.parametrize("kind", [AwsS3Files, RemovalOrder])
+def test_product_gets_the_clock_of_the_simulation(kind: type) -> None:
+    with closing(VirtualLoop()) as loop, Seeded(loop, seed=0):
+        assert signature(kind).parameters["clock"].default == loop.time
+    assert signature(kind).parameters["clock"].default is time.monotonic
 
 
 def test_planted_faults_fit_the_code_that_they_change() -> None:
