@@ -525,7 +525,7 @@ def volumes_are_not_read_again() -> None:
 @planted_fault(IDS, "csi-provisioners in turn")
 def directories_of_other_replicas_are_not_read() -> None:
     """A directory gets the ID of a directory of another replica's volume."""
-    _put(CsiDirectories, "learn_ids_of_others", _nothing)
+    _put(CsiDirectories, "learn_ids", _nothing)
     make_at = CsiDirectories._make_at
 
     async def unclaimed(self: Any, *given: Any, own_group: bool = False) -> None:

@@ -89,7 +89,9 @@ class Simulation:
             self.efs.add(BUCKET, FileSystemKind.S3_FILES)
             self.efs.allows_get = rng.random() < 0.5
         self.request_faults = RequestFaults(random.Random(rng.getrandbits(64)), theme.targets, theme.lag)
-        self.invariants = Invariants(self.server, self.efs, self.history, self.loop.time)
+        self.invariants = Invariants(
+            self.server, self.efs, self.history, self.loop.time, has_socket=theme.has_socket
+        )
         self.binder = Binder(self.loop, random.Random(rng.getrandbits(64)), self.server)
         self.binder.slowest = theme.binder_seconds or self.binder.slowest
         self.nodes = Nodes(

@@ -72,9 +72,11 @@ class GidIndex:
         """How many IDs of the range are held; it reads each ID that is held."""
         return sum(gid in within for gid in self._holders)
 
-    def holders_within(self, within: GidRange) -> set[str]:
-        """The holders of the IDs of the range; it reads each ID that is held."""
-        return {holder for gid, holders in self._holders.items() if gid in within for holder in holders}
+    def directories(self) -> Iterator[tuple[Location, int]]:
+        """The directories that hold an ID themselves, and not by a volume's name; it reads each place."""
+        for holder, place in self._places.items():
+            if holder == str(place):
+                yield place, self._gids[holder]
 
     def of(self, holder: str) -> int | None:
         """The group ID of that holder."""

@@ -3,22 +3,25 @@
 The ID is the owner and group of the directory. The file system contains it, and also the annotation of the
 volume if this controller creates the volume object. With csi-provisioner only the file system contains it.
 So IDs are claimed by marks on the file system (``gid_marks.py``), as for directory volumes.
+
+Access points get IDs of the same ranges, and AWS sees no marks. So the directories are read before a new
+access point gets an ID, too (``learn_ids``), and if its range is full (``free_ids``).
 """
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
 import structlog
 
-from kube_efs.model.claims import Claim
+from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.copies import Copied, CopySource
 from kube_efs.model.csi.access_points import PosixUser, VolumeRequest
-from kube_efs.model.csi.parameters import VolumeParameters
+from kube_efs.model.csi.parameters import ProvisioningMode, VolumeParameters, parse_parameters
 from kube_efs.model.csi.snapshots import BASE as SNAPSHOTS_BASE
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
@@ -29,13 +32,14 @@ from kube_efs.model.errors import (
     AwsNotPermitted,
     GidRangeFull,
     GidTaken,
+    InvalidValue,
     KubeDenied,
     KubeInvalid,
     RemovalRefused,
     WorkerRefused,
 )
 from kube_efs.model.gids import GidRange
-from kube_efs.model.volumes import Location
+from kube_efs.model.volumes import DRIVER, Location
 from kube_efs.provisioning.backends.csi.accounts import Account
 from kube_efs.provisioning.copies import Copies, Recipient
 from kube_efs.provisioning.guards import Removal, RemovalOrder
@@ -86,6 +90,11 @@ class CsiDirectories:
         self._choosing: WeakValueDictionary[Location, asyncio.Lock] = WeakValueDictionary()
         # Directories that were created; their volumes may not be known yet.
         self._made: set[Location] = set()
+        # The bases of classes, and the classes from which they were read.
+        self._bases: frozenset[Location] = frozenset()
+        self._classes: dict[str, StorageClass] = {}
+        # The time of the last scan of each directory that should free IDs.
+        self._freed: dict[Location, float] = {}
         # The names of unfinished volumes whose directories exist, or may exist.
         self._begun: set[str] = set()
 
@@ -184,11 +193,49 @@ class CsiDirectories:
                 remedy="delete those first, or set the reclaim policy of this volume to Retain",
             )
 
-    async def learn_ids_of_others(self, file_system_ids: Collection[FileSystemId]) -> None:
-        """Scan the directories in which other replicas have created volumes since the last scan.
+    async def learn_ids(self, file_system_ids: Collection[FileSystemId]) -> None:
+        """Scan the directories on the file systems whose IDs no known volume contains.
 
-        Raises KubeError, WorkerFailed.
+        The volumes of an earlier leader's directories may be deleted, or not created yet. Volumes of other
+        replicas do not contain the ID. Raises KubeError, WorkerFailed.
         """
+        for base in sorted(self._bases_of_classes(), key=str):
+            if base.file_system_id in file_system_ids:
+                await self._scan(base)
+        await self._learn_ids_of_others(file_system_ids)
+
+    async def free_ids(self, file_system_ids: Collection[FileSystemId], gids: GidRange) -> bool:
+        """Free IDs of directories that others have removed, such as another replica; whether this has looked.
+
+        A range that stays full does not cause continuous scans: this makes one a minute. If it takes longer
+        than a call of csi-provisioner, the next call uses its result. Raises KubeError, WorkerFailed.
+        """
+        now = self._clock()
+        if now < max(self._freed.values(), default=-math.inf) + _SCAN_AGAIN_SECONDS:
+            return False
+        folders = {
+            _parent_of(place)
+            for place, gid in self._index.gids.directories()
+            if gid in gids and place.file_system_id in file_system_ids and not self._index.volumes_at(place)
+        }
+        due = [one for one in folders if now >= self._scanned.get(one, -math.inf) + _SCAN_AGAIN_SECONDS]
+        if not due:
+            return False
+        oldest = min(due, key=lambda one: (self._freed.get(one, -math.inf), str(one)))
+        # Before the scan: one that fails is not repeated at once either, and delays no other one.
+        self._freed[oldest] = now
+        await self._reader(oldest).any_answer()
+        return True
+
+    def _bases_of_classes(self) -> frozenset[Location]:
+        """The base directories whose directories get IDs from a range, as far as classes name them."""
+        if self._classes != self._index.classes:
+            self._classes = dict(self._index.classes)
+            self._bases = frozenset(_bases(self._classes.values()))
+        return self._bases
+
+    async def _learn_ids_of_others(self, file_system_ids: Collection[FileSystemId]) -> None:
+        """Scan the directories in which other replicas have created volumes since the last scan."""
         if self._is_alone:
             return
         while folders := [
@@ -228,11 +275,11 @@ class CsiDirectories:
         Raises GidTaken if another directory has the chosen ID; the ID is then held for that directory.
         """
         parameters = request.parameters
-        base, points = _base_of(parameters, place), account.access_points[FileSystemKind.EFS].known
+        points = account.access_points[FileSystemKind.EFS].known
         taken = self._id_of_others_in(place, parameters.gids)
         if taken is None:
             taken = points.take_id(parameters.gids, str(place), start=start)
-        if taken is None and await self._free_ids(base, parameters.gids):
+        if taken is None and await self.free_ids([place.file_system_id], parameters.gids):
             taken = points.take_id(parameters.gids, str(place), start=start)
         if taken is None:
             raise GidRangeFull(
@@ -241,6 +288,8 @@ class CsiDirectories:
                 value=str(parameters.gids),
                 remedy="delete a volume, or create a class with a wider range",
             )
+        # The place shows which scan can free the ID.
+        self._index.gids.hold(taken, str(place), at=place)
         uid = taken if parameters.uid is None else parameters.uid
         gid = taken if parameters.gid is None else parameters.gid
         # Existing volumes of the directory keep its ID, even if another directory was created with it.
@@ -249,7 +298,9 @@ class CsiDirectories:
             await self._make_at(place, request, uid, gid, own_group=own_group)
         except GidTaken:
             log.info("gid-taken", location=str(place), gid=taken)
-            self._index.gids.hold(taken, f"{_inside(base)}of another directory, {taken}", is_known=False)
+            # No directory has this name, so the next scan that should free IDs frees this one.
+            other = _child(_base_of(parameters, place), f"of another directory, {taken}")
+            self._index.gids.hold(taken, str(other), at=other, is_known=False)
             self._release(place, taken)
             raise
         except WorkerRefused:
@@ -305,53 +356,49 @@ class CsiDirectories:
         return self._readers[base]
 
     async def _read_ids(self, base: Location) -> None:
-        without_id = self._index.without_id
-        # Read before the scan, which may miss the directories of later volumes.
+        """Note the IDs of the directories there, and free those of directories that do not exist any more."""
+        without_id, gids = self._index.without_id, self._index.gids
+        # Read before the scan, which may miss the directories of later volumes, and those being created.
         unknown = [name for name, place in without_id.items() if _parent_of(place) == base]
+        held = [one for one, _ in gids.directories() if _parent_of(one) == base and one not in self._choosing]
         try:
             children = await self._directories.children(base)
         except WorkerRefused as error:
             # A link or file is in its place. A user of the file system must not block others with one.
             log.warning("directories-not-read", base=str(base), reason=str(error))
-            children = ()
-        for child in children:
-            directory = Directory((*base.directory.parts, child.name))
-            place = Location(file_system_id=base.file_system_id, directory=directory)
-            if self._index.gids.of(str(place)) is None:
-                self._index.gids.hold(child.gid, str(place), at=place)
+            children, held = (), []
+        found = {_child(base, child.name): child.gid for child in children}
+        for place, gid in found.items():
+            if gids.of(str(place)) is None:
+                gids.hold(gid, str(place), at=place)
+        for place in held:
+            if place not in found and place not in self._choosing and not self._index.volumes_at(place):
+                self._made.discard(place)
+                gids.release(str(place))
         self._scanned[base] = self._clock()
         # Volumes without a directory are not scanned for again.
         for name in unknown:
             without_id.pop(name, None)
 
-    async def _free_ids(self, base: Location, gids: GidRange) -> bool:
-        """Free the IDs of directories that others have removed, such as pods of an earlier leader.
 
-        A range that stays full does not cause continuous scans.
-        """
-        if self._clock() < self._scanned[base] + _SCAN_AGAIN_SECONDS:
-            return False
-        # Read before the scan, so that directories created meanwhile are not among them.
-        held = self._index.gids.holders_within(gids)
-        # Before the scan, so that one that fails is not repeated at once either.
-        self._scanned[base] = self._clock()
-        there = {child.name for child in await self._directories.children(base)}
-        prefix = _inside(base)
-        for holder in held:
-            name = holder.removeprefix(prefix)
-            if name == holder or "/" in name or name in there:
-                continue
-            directory = Directory((*base.directory.parts, name))
-            place = Location(file_system_id=base.file_system_id, directory=directory)
-            if place not in self._choosing and not self._index.volumes_at(place):
-                self._made.discard(place)
-                self._index.gids.release(holder)
-        return True
+def _bases(classes: Iterable[StorageClass]) -> Iterator[Location]:
+    for one in classes:
+        # The claims of an invalid class are refused with the reason.
+        with suppress(InvalidValue):
+            parameters = parse_parameters(one.parameters) if one.provisioner == DRIVER else None
+            if (
+                parameters is not None
+                and parameters.provisioning is ProvisioningMode.DIRECTORY
+                and parameters.gid is None
+                and isinstance(parameters.file_systems, tuple)
+            ):
+                # Claims always get the first one.
+                yield Location(file_system_id=parameters.file_systems[0], directory=parameters.base)
 
 
-def _inside(base: Location) -> str:
-    """The prefix of the paths of directories in the base."""
-    return f"{base}".rstrip("/") + "/"
+def _child(base: Location, name: str) -> Location:
+    directory = Directory((*base.directory.parts, name))
+    return Location(file_system_id=base.file_system_id, directory=directory)
 
 
 def _base_of(parameters: VolumeParameters, place: Location) -> Location:

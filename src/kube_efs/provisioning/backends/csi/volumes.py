@@ -46,7 +46,8 @@ from kube_efs.model.efs.directories import Relation
 from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import KubeEfsError, NotYet, PlatformError
+from kube_efs.model.errors import GidRangeFull, KubeEfsError, NotYet, PlatformError
+from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import DRIVER, Location, VolumePhase
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints, Notice
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
@@ -196,7 +197,7 @@ class CsiVolumes:
             reach = {one: await self._reach(one, request.parameters, account, role) for one in candidates}
             needs_id = request.parameters.uid is None or request.parameters.gid is None
             if self._directories is not None and needs_id:
-                await self._directories.learn_ids_of_others(candidates)
+                await self._directories.learn_ids(candidates)
             if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
                 place = Location(file_system_id=candidates[0], directory=directory)
                 handle, directory_id = await self._required_directories().make(request, place, account)
@@ -205,11 +206,20 @@ class CsiVolumes:
                 )
                 await self._fill(request, place, recipient)
             else:
-                made = await self._make_access_point(request, candidates, account, role, notice)
+                make = partial(self._make_access_point, request, candidates, account, role, notice)
+                try:
+                    made = await make()
+                except GidRangeFull:
+                    if not await self._free_ids(candidates, request.parameters.gids):
+                        raise
+                    made = await make()
                 handle, directory_id = _handle(made, kind), None
                 await self._complete(request, made, claim, account)
         on = reach[handle.file_system_id] if handle.file_system_id in reach else next(iter(reach.values()))
         return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone, directory_id=directory_id)
+
+    async def _free_ids(self, candidates: Sequence[FileSystemId], gids: GidRange) -> bool:
+        return self._directories is not None and await self._directories.free_ids(candidates, gids)
 
     async def _complete(
         self, request: VolumeRequest, made: AccessPoint, claim: Claim | None, account: Account

@@ -19,7 +19,7 @@ from kube_efs.kube.cluster_reader import ClusterReader
 from kube_efs.kube.references import References
 from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.kube.volumes import VolumeStore
-from kube_efs.model.claims import Claim
+from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.csi.access_point_tags import TagPolicy
 from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest, VolumeRequest
 from kube_efs.model.csi.cross_account import CrossAccountRole
@@ -39,7 +39,7 @@ from kube_efs.model.errors import (
     KubeNotFound,
 )
 from kube_efs.model.snapshots import SnapshotContent
-from kube_efs.model.volumes import CsiSource, Location, Volume
+from kube_efs.model.volumes import DRIVER, CsiSource, Location, Volume
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
@@ -267,6 +267,7 @@ class Folders(CopiedFolders):
         self.made: dict[str, Permissions] = {}
         self.removed: list[str] = []
         self.removed_from: list[Location] = []
+        self.listed: list[str] = []
         self.fault: KubeEfsError | None = None
         self.busy: KubeEfsError | None = None
         self.busy_at = Directory()
@@ -292,6 +293,7 @@ class Folders(CopiedFolders):
         self.removed_from.append(location)
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
+        self.listed.append(str(location))
         prefix = f"{location}".rstrip("/") + "/"
         return [
             FoundDirectory(name=place.removeprefix(prefix), gid=permissions.gid or 0)
@@ -435,6 +437,11 @@ class CsiWorld:
         """The roles of every account that was used."""
         return set(self.accounts.roles)
 
+    def add_class(self, name: str, **parameters: str) -> None:
+        """Add a StorageClass with the parameters of ``request``."""
+        given = _parameters(**parameters)
+        self.index.classes[name] = StorageClass(name=name, provisioner=DRIVER, parameters=given)
+
     def note(self, name: str, handle: object, **changes: object) -> None:
         """Add a Kubernetes volume with that handle."""
         volume = Volume(name=name, uid=f"uid-of-{name}", csi=CsiSource(handle=str(handle)))
@@ -443,9 +450,13 @@ class CsiWorld:
 
 def request(name: str = "pvc-1", **parameters: str) -> VolumeRequest:
     """A request with these parameters and the required ones; the value ``-`` omits a parameter."""
-    given = {"provisioningMode": "efs-ap", "fileSystemId": FS, "directoryPerms": "700", **parameters}
     return VolumeRequest(
         name=name,
-        parameters=parse_parameters({key: value for key, value in given.items() if value != "-"}),
+        parameters=parse_parameters(_parameters(**parameters)),
         origin=VolumeOrigin(claim_name="data", claim_namespace="team", volume_name=name),
     )
+
+
+def _parameters(**parameters: str) -> dict[str, str]:
+    given = {"provisioningMode": "efs-ap", "fileSystemId": FS, "directoryPerms": "700", **parameters}
+    return {key: value for key, value in given.items() if value != "-"}

@@ -94,6 +94,88 @@ async def test_restarted_controller_does_not_assign_the_ids_of_existing_director
     assert [one.gid for one in world.folders.made.values()] == [5, 6]
 
 
+@pytest.mark.parametrize("base", [{"basePath": "/b"}, {"basePath": "/b", "uid": "0"}])
+async def test_access_point_does_not_get_the_id_of_a_directory_from_before_a_restart(
+    base: dict[str, str],
+) -> None:
+    before, world = CsiWorld(), CsiWorld()
+    plain = {**PLAIN, **base}
+    await before.volumes.create(request("pvc-1", **plain))
+    world.folders.made = before.folders.made
+    world.add_class("plain", **plain)
+    for name in ("pvc-2", "pvc-3"):
+        await world.volumes.create(request(name, gidRangeStart="5", gidRangeEnd="9"))
+    assert [one.user and one.user.gid for one in world.api.points.values()] == [6, 7]
+    assert world.folders.listed == [f"{FS}:/b"]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"fileSystemId": OTHER},
+        {"uid": "7", "gid": "7", "gidRangeStart": "-", "gidRangeEnd": "-"},
+        {"provisioningMode": "efs-ap"},
+        {"directoryPerms": "999"},
+    ],
+    ids=["other file system", "without a range", "access points", "invalid"],
+)
+async def test_only_bases_with_ids_of_the_file_system_are_read_for_an_access_point(
+    others: dict[str, str],
+) -> None:
+    world = CsiWorld()
+    world.add_class("others", **{**PLAIN, **others})
+    await world.volumes.create(request("pvc-1"))
+    assert world.folders.listed == []
+
+
+async def test_full_range_of_access_points_frees_the_ids_of_directories_removed_by_others() -> None:
+    now = 0.0
+    world, other = CsiWorld(is_alone=False, clock=lambda: now), CsiWorld()
+    points = {"gidRangeStart": "5", "gidRangeEnd": "6"}
+    for name in ("pvc-1", "pvc-2"):
+        handle = (await other.volumes.create(request(name, **{**PLAIN, **points}))).handle
+        world.note(name, handle, **LEAVING)
+    world.folders.made = dict(other.folders.made)
+    with pytest.raises(GidRangeFull):
+        await world.volumes.create(request("pvc-3", **points))
+    world.index.drop_volume(world.index.volumes["pvc-1"])
+    del world.folders.made[f"{FS}:/b/pvc-1"]
+    with pytest.raises(GidRangeFull):  # the directories were read less than a minute ago
+        await world.volumes.create(request("pvc-3", **points))
+    now += 60
+    await world.volumes.create(request("pvc-3", **points))
+    assert [one.user and one.user.gid for one in world.api.points.values()] == [5]
+    with pytest.raises(GidRangeFull):
+        await world.volumes.create(request("pvc-4", **points))
+
+
+async def test_call_that_ends_early_frees_ids_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, arrived, gate = 0.0, asyncio.Event(), asyncio.Event()
+    world = CsiWorld(clock=lambda: now)
+    children = world.folders.children
+    plain = {**PLAIN, "gidRangeStart": "5", "gidRangeEnd": "6"}
+    for name in ("pvc-1", "pvc-2"):
+        await world.volumes.create(request(name, **plain))
+    world.folders.made.clear()
+
+    async def wait_and_list(location: Location) -> Sequence[FoundDirectory]:
+        arrived.set()
+        await gate.wait()
+        return await children(location)
+
+    monkeypatch.setattr(world.folders, "children", wait_and_list)
+    now += 60
+    call = asyncio.create_task(world.volumes.create(request("pvc-3", **plain)))
+    await arrived.wait()
+    call.cancel()
+    await asyncio.wait({call})
+    gate.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await world.volumes.create(request("pvc-3", **plain))
+    assert world.folders.made[f"{FS}:/b/pvc-3"].gid == 5
+
+
 async def test_full_range_frees_the_ids_of_directories_removed_by_others() -> None:
     now = 0.0
     world = CsiWorld(clock=lambda: now)
