@@ -534,6 +534,22 @@ def directories_of_other_replicas_are_not_read() -> None:
     _put(CsiDirectories, "_make_at", unclaimed)
 
 
+@planted_fault(STUCK, "csi-provisioners in turn")
+def ids_of_removed_directories_stay_in_use() -> None:
+    """A full range of access points contains the IDs of directories that another replica has removed."""
+
+    async def no_scan(*_: object) -> bool:
+        return False
+
+    _put(CsiVolumes, "_free_ids", no_scan)
+
+
+@planted_fault(IDS, "copies")
+def directories_of_an_earlier_leader_are_not_read() -> None:
+    """An access point gets the ID of a directory whose volume is created late."""
+    _put(CsiDirectories, "_bases_of_classes", lambda _: frozenset())
+
+
 @planted_fault(IDS, "csi-provisioners in turn")
 def access_points_of_other_replicas_are_not_listed() -> None:
     """An access point gets the ID of one that another replica has created since the first list."""
