@@ -173,20 +173,21 @@ class Invariants:
             self.violation = Violation(text)
             self._history.note("VIOLATION: {}", text)
 
-    def to_go_with(self, handle: str) -> list[Record]:
-        """The volumes of that handle that must be removed at this moment."""
-        return [
-            one
-            for one in self.live()
-            if (one.body["spec"].get("csi") or {}).get("volumeHandle") == handle and one.is_to_go
-        ]
+    def confirmed(self, handle: str, began: int) -> None:
+        """Record a last check of the driver, which began at that version, for volumes with the handle.
 
-    def confirmed(self, records: list[Record], version: int) -> None:
-        """Record the last check of the driver before it removes these volumes, from that version on."""
-        for record in records:
-            record.committed = version if record.committed is None else min(record.committed, version)
+        It lists volumes at some moment and permits the removal of those that must be removed then. So each
+        that had to be removed at any moment of the check may have been permitted.
+        """
+        for record in self.records.values():
+            was_there = record.gone is None or record.gone > began
+            has_handle = (record.body["spec"].get("csi") or {}).get("volumeHandle") == handle
+            is_late = record.is_kept and record.accepted > began
+            if not (was_there and has_handle and (record.is_to_go or is_late)):
+                continue
+            record.committed = began if record.committed is None else min(record.committed, began)
             record.was_to_go = record.by_call = True
-            record.is_unpromised = record.is_unpromised or (record.is_kept and record.accepted > version)
+            record.is_unpromised = record.is_unpromised or is_late
             self._history.note("the removal of volume {} is confirmed", record.name)
 
     def located(self, record: Record) -> tuple[str, Parts] | None:

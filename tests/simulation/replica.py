@@ -126,7 +126,7 @@ class Replica(Container):
         """Serve the calls of the CSI service, without gRPC."""
         async with AsyncExitStack() as stack:
             driver = await open_controller(stack, self._settings, client, aws, metrics, duties)
-            _note_confirmations(driver, self._world)
+            note_confirmations(driver, self._world)
             self.driver = driver
             await asyncio.Event().wait()
 
@@ -167,15 +167,15 @@ class _Duties(Duties):
         super().note(name, error, retry_seconds=retry_seconds, **fields)
 
 
-def _note_confirmations(driver: ControllerService, world: World) -> None:
+def note_confirmations(driver: ControllerService, world: World) -> None:
     """Record the last check of a removal: without our finalizer, no object marks this commit point."""
     guards = driver._volumes._guards
     check = guards.check_handle
 
     async def noting(removal: Removal, handle: VolumeHandle, asked_for: frozenset[str]) -> Permit:
-        version, leaving = world.server.version, world.invariants.to_go_with(str(handle))
+        began = world.server.version
         permit = await check(removal, handle, asked_for)
-        world.invariants.confirmed(leaving, version)
+        world.invariants.confirmed(str(handle), began)
         return permit
 
     guards.check_handle = noting  # type: ignore[method-assign]

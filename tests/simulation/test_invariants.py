@@ -1,15 +1,20 @@
-"""The checks of group IDs and of copies in the simulation."""
+"""The checks of group IDs, of removals and of copies in the simulation."""
 
+import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from tests.simulation.apiserver import ApiServer, Body
 from tests.simulation.efs import Efs
 from tests.simulation.history import History
 from tests.simulation.invariants import Invariants, Record
+from tests.simulation.replica import note_confirmations
 from tests.simulation.virtual import VirtualLoop
 
+from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.gids import GID_ANNOTATION
+from kube_efs.provisioning.guards import Permit, Removal
 
 GID = 2007
 
@@ -104,6 +109,36 @@ def test_directory_that_gets_the_group_later_is_detected_at_the_next_write(world
     world.make_directory("late")
     world.invariants.write(one)
     assert world.violation == "group id 2007 has two owners, pvc-late and pvc-one"
+
+
+@pytest.mark.parametrize(
+    ("at_the_check", "is_unpromised"), [("Delete", True), ("Retain", False)], ids=["to go", "kept"]
+)
+def test_volume_is_kept_too_late_if_the_last_check_has_seen_it_to_go(
+    world: World, at_the_check: str, is_unpromised: bool
+) -> None:
+    handle = "efs:fs-0000000a:/csi/./one"
+    spec: Body = {"csi": {"volumeHandle": handle}, "persistentVolumeReclaimPolicy": "Delete"}
+    world.server.create("persistentvolumes", {"metadata": {"name": "pvc-one"}, "spec": spec})
+    world.server.update("persistentvolumes", "pvc-one", lambda body: body["status"].update(phase="Released"))
+    (record,) = world.invariants.live()
+
+    def set_policy(policy: str) -> None:
+        change = {"persistentVolumeReclaimPolicy": policy}
+        world.server.update("persistentvolumes", "pvc-one", lambda body: body["spec"].update(change))
+
+    async def check(*_: object) -> Permit:
+        # Only what is in the list during the check counts, not what the volume was when it began.
+        set_policy(at_the_check)
+        return Permit()
+
+    guards = SimpleNamespace(check_handle=check)
+    driver = SimpleNamespace(_volumes=SimpleNamespace(_guards=guards))
+    set_policy("Retain")
+    note_confirmations(driver, world)  # type: ignore[arg-type]
+    asyncio.run(guards.check_handle(Removal(), parse_volume_handle(handle), frozenset()))
+    set_policy("Retain")
+    assert record.is_unpromised is is_unpromised
 
 
 def make_copy(world: World, *, lacks_data: bool) -> None:
