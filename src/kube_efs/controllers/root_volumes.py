@@ -137,18 +137,26 @@ class RootVolumes:
             self._index.put_volume(read_volume(created.to_dict()))
             log.info("root-volume-created", file_system=wanted.file_system_id)
         except KubeAlreadyExists:
-            with translated(f"root volume {wanted.name}"):
-                found = await self._client.get(PersistentVolume, wanted.name)
-            if not (found.metadata and found.metadata.deletionTimestamp):
-                await self._repair(wanted)
+            await self._repair(wanted)
 
     async def _repair(self, wanted: Volume) -> None:
-        """Set the current claim and port of an existing volume."""
+        """Set the current claim and port of an existing volume, unless it is Terminating.
+
+        Watches may not show its deletion yet, so it is read, and the change requires that version. Kubernetes
+        binds no claim to a Terminating volume, and protects one that is Bound to an existing claim, so it
+        would stay without end.
+        """
+        with translated(f"root volume {wanted.name}"):
+            found = await self._client.get(PersistentVolume, wanted.name)
+        meta = found.metadata
+        if meta is None or meta.deletionTimestamp is not None:
+            return
         body = build_volume(wanted).to_dict()
         # None removes the version of an earlier claim, which the patch would otherwise leave there.
         reference = {**body["spec"]["claimRef"], "resourceVersion": None}
         patch = {
             "metadata": {
+                "resourceVersion": meta.resourceVersion,
                 "labels": body["metadata"]["labels"],
                 "annotations": body["metadata"]["annotations"],
             },

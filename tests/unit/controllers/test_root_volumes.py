@@ -21,7 +21,7 @@ from kube_efs.kube.reading import read_volume
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.errors import KubeAlreadyExists
+from kube_efs.model.errors import KubeAlreadyExists, KubeConflict
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.pod_objects import observe_pod
@@ -50,6 +50,10 @@ class Installation:
         """Reconcile the roots of these file systems with the current volumes."""
         listing = self._client.list(PersistentVolume)
         self._index.replace_volumes([read_volume(item.to_dict()) async for item in listing])
+        await self.follow_late(**ports)
+
+    async def follow_late(self, **ports: int) -> None:
+        """The same with the volumes of the last time, as when watches are late."""
         ids = {FileSystemId(name.replace("_", "-")): port for name, port in ports.items()}
         await self.roots.follow(
             TunnelTargets(
@@ -123,6 +127,34 @@ async def test_objects_missing_after_a_crash_are_created(here: Installation, kub
     await here.follow(fs_1=20490)
     claim, volume = (await here.claims())["efs-stunnel-fs-1"], (await here.volumes())["efs-stunnel-fs-1"]
     assert volume["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("is_read_before", [False, True])
+async def test_deleted_volume_that_watches_do_not_show_yet_gets_no_new_claim(
+    is_read_before: bool, here: Installation, kube: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a claim that exists, it would be Bound and Terminating without end."""
+    await here.follow(fs_1=20490)
+    old = (await here.claims())["efs-stunnel-fs-1"]
+    await kube.delete(PersistentVolumeClaim, "efs-stunnel-fs-1", namespace="default")
+    await _forget_finalizers(kube, PersistentVolumeClaim, "efs-stunnel-fs-1")
+    if is_read_before:
+        get = kube.get
+
+        async def read_and_delete(*given: Any) -> Any:
+            found = await get(*given)
+            await kube.delete(PersistentVolume, "efs-stunnel-fs-1")
+            return found
+
+        monkeypatch.setattr(kube, "get", read_and_delete)
+        with pytest.raises(KubeConflict):
+            await here.follow_late(fs_1=20490)
+    else:
+        await kube.delete(PersistentVolume, "efs-stunnel-fs-1")
+        await here.follow_late(fs_1=20490)
+    volume = (await here.volumes())["efs-stunnel-fs-1"]
+    assert volume["metadata"]["deletionTimestamp"]
+    assert volume["spec"]["claimRef"]["uid"] == old["metadata"]["uid"]
 
 
 async def test_new_claim_is_bound_to_the_existing_volume(here: Installation, kube: AsyncClient) -> None:
