@@ -59,7 +59,10 @@ class Prometheus:
         return body["data"]
 
     def read_from(self, programs: Mapping[str, Program]) -> None:
-        """Read these processes from now on, which have the labels that the PodMonitors give."""
+        """Read these processes from now on, which have the labels that the PodMonitors give.
+
+        Each process is a pod of its own: what an earlier one has done must not count for it.
+        """
         _write_addresses(self.folder, programs, self._labels)
 
 
@@ -93,7 +96,8 @@ def _write_addresses(folder: Path, programs: Mapping[str, Program], labels: Mapp
     """Write the files that Prometheus watches."""
     for name, program in programs.items():
         address = program.health_url.removeprefix("http://")
-        target = {"targets": [address], "labels": {"pod": f"kube-efs-{name}", **labels}}
+        pod = f"kube-efs-{name}-{address.rpartition(':')[2]}"
+        target = {"targets": [address], "labels": {"pod": pod, **labels}}
         draft = folder / f"{name}.draft"
         draft.write_text(json.dumps([target]))
         draft.rename(folder / f"{name}.json")
