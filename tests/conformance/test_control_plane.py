@@ -21,7 +21,10 @@ from tests.conformance.programs import PROGRAMS
 from fake_efs.errors import PlatformError
 from kube_efs.controllers.targets_size import LIMIT_BYTES
 from kube_efs.kube import watching
+from kube_efs.kube.errors import translated
+from kube_efs.kube.snapshots import VolumeSnapshotContent
 from kube_efs.kube.watching import Applied, Listed, follow
+from kube_efs.model.errors import KubeNotFound
 from kube_efs_lab.real_control_plane import RealControlPlane
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -99,6 +102,14 @@ async def test_owned_object_is_deleted_with_its_owner(kubectl: Kubectl) -> None:
 
     await kubectl("delete", "configmap", "owner")
     await kubectl("wait", "configmap/owned", "--for=delete", "--timeout=100s")
+
+
+async def test_kind_that_does_not_exist_differs_from_the_404_of_a_proxy(client: AsyncClient) -> None:
+    """A proxy before the API server may answer 404, too, and must not hide the objects of a kind."""
+    with pytest.raises(KubeNotFound), translated("list VolumeSnapshotContent"):
+        _ = [one async for one in client.list(VolumeSnapshotContent)]
+    with pytest.raises(KubeNotFound), translated("VolumeSnapshotContent a"):
+        await client.get(VolumeSnapshotContent, "a")
 
 
 async def test_config_map_has_room_for_a_mebibyte_of_data(kubectl: Kubectl) -> None:

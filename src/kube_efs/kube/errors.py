@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import httpx2
 import lightkube
@@ -41,6 +41,8 @@ _BUILT_IN = re.compile(
     r"/api/v1/|/apis/(apps|apiextensions\.k8s\.io|coordination\.k8s\.io|rbac\.authorization\.k8s\.io"
     r"|storage\.k8s\.io)/v1/"
 )
+# The answer of Go's HTTP library, as text, for paths that nothing is served at.
+_NO_SUCH_PATH = "404 page not found\n"
 # Not the roles but the admission refuses a request with one of these texts in the answer.
 _REMEDIES_OF_ADMISSION: dict[str, str] = {
     "exceeded quota": "raise the quota, or delete objects that it counts",
@@ -96,13 +98,23 @@ def _unusable(error: Exception) -> InvalidSetting:
 def _from_status(error: httpx2.HTTPStatusError, what: str) -> KubeError:
     code, reason, message = _read_status(error)
     kind = _BY_CODE.get(code, KubeUnavailable)
-    # A load balancer may answer 404, too, and a volume that does not exist protects no data. The API server
-    # omits the reason only for groups that it does not have.
-    if kind is KubeNotFound and reason != "NotFound" and _BUILT_IN.search(error.request.url.path):
+    # A load balancer may answer 404, too, and a volume that does not exist protects no data.
+    if kind is KubeNotFound and reason != "NotFound" and not _is_missing_kind(error):
         kind = KubeUnavailable
     if reason == "AlreadyExists":
         kind = KubeAlreadyExists
     return kind(f"answered {code} ({message})", field=what, remedy=_remedy(kind, message))
+
+
+def _is_missing_kind(error: httpx2.HTTPStatusError) -> bool:
+    """Whether the API server says that it does not have the kind: only then, its 404 has no reason."""
+    if isinstance(error, lightkube.ApiError) or _BUILT_IN.search(error.request.url.path):
+        return False
+    response = error.response
+    with suppress(httpx2.StreamError):  # The client does not read the body of a refused watch.
+        is_text = response.headers.get("Content-Type", "").startswith("text/plain")
+        return is_text and response.text == _NO_SUCH_PATH
+    return False
 
 
 def _remedy(kind: type[KubeError], message: str) -> str:

@@ -153,12 +153,27 @@ async def test_refusal_of_an_intermediary_is_translated(
     assert (type(error), str(error)) == (kind, text)
 
 
-@pytest.mark.parametrize(("kind", "expected"), [(SNAPSHOT, KubeNotFound), (CSINode, KubeUnavailable)])
-async def test_only_a_kind_that_clusters_may_not_have_is_not_found_without_a_reason(
-    client_of: ClientOf, kind: type[Any], expected: type[KubeError]
+async def test_kind_that_the_cluster_does_not_have_is_not_found(kube: AsyncClient) -> None:
+    with pytest.raises(KubeNotFound), translated("VolumeSnapshot a"):
+        await kube.get(SNAPSHOT, "a", namespace="default")
+    with pytest.raises(KubeNotFound), translated("list VolumeSnapshot"):
+        _ = [one async for one in kube.list(SNAPSHOT, namespace="*")]
+
+
+@pytest.mark.parametrize(
+    ("response", "kind"),
+    [
+        pytest.param(httpx2.Response(404, text="404 page not found\n"), CSINode, id="for a built-in kind"),
+        pytest.param(httpx2.Response(404, html="404 page not found\n"), SNAPSHOT, id="as HTML"),
+        pytest.param(httpx2.Response(404, html="<html>"), SNAPSHOT, id="page of a load balancer"),
+        pytest.param(httpx2.Response(404, text="default backend - 404"), SNAPSHOT, id="text of a proxy"),
+        pytest.param(httpx2.Response(404, json={"error": "no"}), SNAPSHOT, id="JSON of a load balancer"),
+    ],
+)
+async def test_answer_404_of_an_intermediary_does_not_mean_that_the_kind_does_not_exist(
+    client_of: ClientOf, response: httpx2.Response, kind: type[Any]
 ) -> None:
-    error = await refused(client_of, httpx2.Response(404, text="404 page not found\n"), kind)
-    assert type(error) is expected
+    assert type(await refused(client_of, response, kind)) is KubeUnavailable
 
 
 @pytest.mark.parametrize(

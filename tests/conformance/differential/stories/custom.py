@@ -143,6 +143,8 @@ async def custom_objects(play: Player) -> None:
     await play.get("by a field that cannot be selected by", widgets, {"fieldSelector": "spec.size=5"})
     await play.get("one that is not there", _path(play, "widgets", "/none"))
     await play.get("a subresource that is not there", f"{one}/scale")
+    await play.get("a kind that is not there", _path(play, "nothings"))
+    await play.get("a version that is not there", widgets.replace("/v1/", "/v2/"))
     await play.delete("delete", one)
     await play.delete("delete all", widgets)
 
