@@ -10,7 +10,7 @@ import pytest_asyncio
 from tests.conformance.csi_driver import sanity
 from tests.integration.folder_mounter import private_folder
 from tests.integration.tunnel_node import stunnels_of
-from tests.scenarios import csi_steps, steps
+from tests.scenarios import csi_steps, snapshot_steps, steps
 from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import eventually
 
@@ -57,6 +57,8 @@ async def cluster(control_planes: ControlPlanes, folder: Path) -> AsyncIterator[
         control_plane=RealPlane(control_planes),
         starter=fork_module,
     ) as running:
+        # csi-sanity creates no VolumeSnapshotContents, but without the kind no snapshot is deleted.
+        await snapshot_steps.install_kinds(running)
         yield running
 
 

@@ -9,6 +9,7 @@ it is ready, the copy is therefore not completed first, as csi-snapshotter does,
 """
 
 import asyncio
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -75,13 +76,11 @@ class SnapshotController:
             ):
                 match change:
                     case Listed(contents):
-                        for one in contents:
-                            self._seen(one)
+                        self._listed(contents)
                     case Applied(content):
                         self._seen(content)
                     case Deleted(content):
-                        self._known.pop(content.name, None)
-                        self._pauses.pop(content.name, None)
+                        self._forget(content.name)
 
     async def _kind_exists(self) -> None:
         reported = ""
@@ -98,6 +97,16 @@ class SnapshotController:
             else:
                 return
 
+    def _listed(self, contents: Collection[SnapshotContent]) -> None:
+        for name in self._known.keys() - {one.name for one in contents}:
+            self._forget(name)
+        for one in contents:
+            self._seen(one)
+
+    def _forget(self, name: str) -> None:
+        self._known.pop(name, None)
+        self._pauses.pop(name, None)
+
     def _seen(self, content: SnapshotContent) -> None:
         """Handle the content unless only its status has changed, which this controller writes itself."""
         if content.driver != DRIVER or self._known.get(content.name) == content.inputs:
@@ -111,7 +120,11 @@ class SnapshotController:
         except KubeError as error:
             log.warning("snapshot-not-read", content=name, reason=str(error))
             return self._backoff_seconds
-        if content is None or content.driver != DRIVER:
+        if content is None:
+            # What the watch has not shown as deleted may exist: a proxy before the API server may have
+            # answered.
+            return self._backoff_seconds if name in self._known else None
+        if content.driver != DRIVER:
             return None
         try:
             is_unfinished = await self._serve(content)

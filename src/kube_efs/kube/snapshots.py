@@ -11,7 +11,7 @@ from kube_efs.kube.errors import translated
 from kube_efs.kube.pages import PAGE_SIZE
 from kube_efs.kube.reading import Json
 from kube_efs.model.claims import SNAPSHOT_GROUP, ReclaimPolicy
-from kube_efs.model.errors import KubeNotFound, NotYet
+from kube_efs.model.errors import KubeNotFound, KubeUnavailable, NotYet
 from kube_efs.model.snapshots import BEING_CREATED, FINALIZER, SnapshotContent
 
 VolumeSnapshot: Final[Any] = create_namespaced_resource(
@@ -85,15 +85,23 @@ class SnapshotStore:
             return None
 
     async def contents(self, driver: str) -> tuple[SnapshotContent, ...]:
-        """The contents of the driver in the cluster; none without this kind of objects. It lists all."""
+        """The contents of the driver in the cluster. It lists all.
+
+        Raises KubeUnavailable without this kind of objects: each content protects data.
+        """
         try:
             with translated("list VolumeSnapshotContent"):
                 found = self._client.list(VolumeSnapshotContent, chunk_size=PAGE_SIZE)
                 # Those of other drivers may be many more, so only these are kept.
                 ours = (one async for one in found if (one.spec or {}).get("driver") == driver)
                 return tuple([read_content(one.to_dict()) async for one in ours])
-        except KubeNotFound:
-            return ()
+        except KubeNotFound as error:
+            raise KubeUnavailable(
+                "does not seem to exist, so the snapshots that need their data are unknown",
+                field="kind",
+                value="VolumeSnapshotContent",
+                remedy="check that the cluster has the kinds of snapshots",
+            ) from error
 
     async def mark_being_created(self, content: SnapshotContent, *, is_being_created: bool) -> None:
         """Set or remove the annotation: with it, nobody deletes the content, because its copy may exist."""

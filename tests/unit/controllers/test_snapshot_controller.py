@@ -4,15 +4,19 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 from lightkube import AsyncClient
+from lightkube.codecs import from_dict
+from lightkube.models.meta_v1 import ObjectMeta
 from prometheus_client import CollectorRegistry
 from tests.unit.provisioning.backends.csi.csi_world import CsiWorld, Texts
 
 from kube_efs.controllers.snapshots import SnapshotController
 from kube_efs.kube.events import EventRecorder
-from kube_efs.kube.snapshots import SnapshotStore
+from kube_efs.kube.snapshots import SnapshotStore, VolumeSnapshotContent
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.copies import Copied, CopySource, CopyTerms
 from kube_efs.model.csi.cross_account import CrossAccountRole
@@ -35,6 +39,9 @@ from kube_efs.provisioning.workers.contract import Confirm
 from kube_efs.provisioning.workers.pods import Busy
 from kube_efs.telemetry.duties import Duties
 
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+
+KINDS = Path(__file__).parents[2] / "scenarios" / "snapshot-kinds.yaml"
 HANDLE = "fs-0123456789abcdef0:/data"
 SNAPSHOT = "fs-0123456789abcdef0:/.kube-efs-snapshots/one"
 
@@ -60,6 +67,12 @@ class Content(SnapshotStore):
         self.known = replace(self.known, problem=problem)
 
 
+async def create_kinds(kube: AsyncClient) -> None:
+    """Give the cluster the kinds of snapshots."""
+    for body in yaml.safe_load_all(await asyncio.to_thread(KINDS.read_text)):
+        await kube.create(from_dict(body))
+
+
 class Failing(Snapshots):
     """Creates and removes no snapshot, for that reason."""
 
@@ -81,7 +94,7 @@ class Failing(Snapshots):
 
 @asynccontextmanager
 async def controller_of(
-    kube: AsyncClient, store: Content, snapshots: Snapshots
+    kube: AsyncClient, store: SnapshotStore, snapshots: Snapshots
 ) -> AsyncIterator[SnapshotController]:
     """The controller of that content."""
     async with EventRecorder(kube, component="kube-efs-controller") as recorder:
@@ -324,6 +337,52 @@ async def test_concurrent_removals_share_lists_that_begin_after_them(monkeypatch
         with pytest.raises(RemovalRefused, match="is also used by VolumeSnapshotContent other"):
             await world.snapshots.delete(late)
     assert (len(world.folders.removed), lists) == (100, 2)
+
+
+async def test_data_stays_while_the_cluster_seems_to_lack_the_kind_of_contents(kube: AsyncClient) -> None:
+    """An API server that starts, or a proxy before it, may answer as without the kind."""
+    world = CsiWorld()
+    world.snapshots._store = SnapshotStore(kube)
+    with pytest.raises(KubeUnavailable) as caught:
+        await world.snapshots.delete(SNAPSHOT)
+    assert str(caught.value) == (
+        "kind: 'VolumeSnapshotContent' does not seem to exist, so the snapshots that need their data are "
+        "unknown; check that the cluster has the kinds of snapshots"
+    )
+    assert (world.folders.removed, world.folders.discarded) == ([], [])
+
+
+class OnceHidden(SnapshotStore):
+    """A store to which the first answer of the API server is that the content does not exist."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        super().__init__(client)
+        self.is_hidden = True
+
+    async def content(self, name: str) -> SnapshotContent | None:
+        if self.is_hidden:
+            self.is_hidden = False
+            return None
+        return await super().content(name)
+
+
+async def test_content_that_a_read_does_not_find_is_served_while_the_watch_knows_it(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await create_kinds(kube)
+    spec = {"driver": DRIVER, "deletionPolicy": "Retain", "source": {"snapshotHandle": SNAPSHOT}}
+    await kube.create(VolumeSnapshotContent(metadata=ObjectMeta(name="content"), spec=spec))
+    store = SnapshotStore(kube)
+
+    async def is_ready() -> bool:
+        found = await store.content("content")
+        return found is not None and found.is_ready
+
+    async with controller_of(kube, OnceHidden(kube), CsiWorld().snapshots) as controller:
+        watching = asyncio.create_task(controller.watch())
+        await eventually(is_ready)
+        watching.cancel()
+        await asyncio.wait([watching])
 
 
 @pytest.mark.parametrize("handle", ["not ours", "s3files:fs-0123456789abcdef0::fsap-0123456789abcdef0"])
