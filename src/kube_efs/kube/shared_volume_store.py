@@ -171,9 +171,14 @@ class SharedVolumeStore:
         return read_shared_volume(found)
 
     async def write_status(self, shared: SharedVolume, status: Status) -> SharedVolume:
-        """Write the status."""
+        """Write the status; raises KubeConflict if anything has changed since ``shared`` was read.
+
+        So a request that is carried out late replaces no newer status, and the spec of the answer is the one
+        that the decision was about.
+        """
         owner = shared.owner
-        patch = {"metadata": {"uid": shared.uid}, "status": build_status(shared, status)}
+        guards = {"uid": shared.uid, "resourceVersion": shared.resource_version}
+        patch = {"metadata": guards, "status": build_status(shared, status)}
         with translated(f"status of SharedVolume {owner}"):
             found = await self._client.patch(
                 SharedVolumeResource.Status,

@@ -125,6 +125,16 @@ async def test_written_status_is_read_back(kube: AsyncClient, store: SharedVolum
     assert (await store.write_status(written, failed)).status == failed
 
 
+async def test_status_decided_on_an_older_version_is_refused(
+    kube: AsyncClient, store: SharedVolumeStore
+) -> None:
+    shared = await _made(kube)
+    written = await store.write_status(shared, READY)
+    with pytest.raises(KubeConflict):
+        await store.write_status(shared, replace(READY, phase=SharedVolumePhase.FAILED))
+    assert await store.get(OWNER) == written
+
+
 async def test_condition_has_the_time_of_its_last_change(kube: AsyncClient, store: SharedVolumeStore) -> None:
     long_ago = "2001-01-01T00:00:00Z"
     written = await store.write_status(await _made(kube), READY)
