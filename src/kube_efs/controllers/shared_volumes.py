@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Collection
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import structlog
 from lightkube import AsyncClient
@@ -20,6 +21,7 @@ from kube_efs.kube.shared_volumes import (
     read_inputs,
     read_marked_volume,
     read_owner,
+    read_status,
 )
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.model.errors import KubeAlreadyExists, KubeConflict, KubeError, KubeNotFound
@@ -75,6 +77,8 @@ class SharedVolumeController(Controller[Owner]):
         self._events = events
         self._backoff_seconds = backoff_seconds
         self._known: set[Owner] = set()
+        # Of each one, the status that was read or written last.
+        self._statuses: dict[Owner, Status] = {}
         # By the names of their volumes: two of different namespaces can have the same one.
         self._failed: defaultdict[str, set[Owner]] = defaultdict(set)
         # The message of each one that waits, and since when it is the same.
@@ -91,6 +95,16 @@ class SharedVolumeController(Controller[Owner]):
         """A SharedVolume is new or has changed."""
         self._known.add(owner)
         self._queue.add(owner)
+
+    def status_seen(self, owner: Owner, status: Status) -> None:
+        """Only the status has changed; another one than the last known may be that of a late request.
+
+        Its text alone is no reason to try again. An error whose text is another one each time would be
+        retried without a pause, and what has failed is retried anyway.
+        """
+        known = self._statuses.get(owner)
+        if known is None or replace(known, message="") != replace(status, message=""):
+            self._queue.add(owner)
 
     def gone(self, owner: Owner) -> None:
         """A SharedVolume was deleted."""
@@ -125,6 +139,7 @@ class SharedVolumeController(Controller[Owner]):
         try:
             shared = await self._store.get(owner)
             if shared is not None:
+                self._statuses[owner] = shared.status
                 outcome = await self._outcome(shared)
                 return None if outcome is None else await self._settle(*outcome)
         except _OVERTAKEN:
@@ -154,6 +169,7 @@ class SharedVolumeController(Controller[Owner]):
                 if after is None:
                     return None
                 found = after
+                self._statuses[shared.owner] = found.shared.status
         except _OVERTAKEN:
             raise
         except KubeError as error:
@@ -172,6 +188,8 @@ class SharedVolumeController(Controller[Owner]):
             self._waiting.pop(owner, None)
         self._events.settled(shared, status)
         if status != shared.status:
+            # Before the write, because the watch may show it before its answer arrives.
+            self._statuses[owner] = status
             await self._store.write_status(shared, status)
         if is_failed:
             # One that was deleted meanwhile is handled once more, and then forgotten.
@@ -192,6 +210,7 @@ class SharedVolumeController(Controller[Owner]):
     def _forget(self, owner: Owner) -> None:
         self._has_not_failed(owner)
         self._waiting.pop(owner, None)
+        self._statuses.pop(owner, None)
         self._events.gone(owner)
 
     def _has_not_failed(self, owner: Owner) -> None:
@@ -232,21 +251,21 @@ async def _watch_shared_volumes(client: AsyncClient, controller: SharedVolumeCon
     async for change in follow(client, SharedVolumeResource, read=_read_seen, namespace="*"):
         match change:
             case Listed(objects):
-                handled = dict(objects)
+                handled = {owner: inputs for owner, inputs, _ in objects}
                 controller.listed(handled)
-            case Applied((owner, inputs)):
-                # Not after a change of the status alone, which this controller writes: an error whose text is
-                # another one each time would be retried without a pause.
+            case Applied((owner, inputs, status)):
                 if handled.get(owner) != inputs:
                     controller.seen(owner)
+                else:
+                    controller.status_seen(owner, status)
                 handled[owner] = inputs
-            case Deleted((owner, _)):
+            case Deleted((owner, _, _)):
                 handled.pop(owner, None)
                 controller.gone(owner)
 
 
-def _read_seen(found: Json) -> tuple[Owner, Inputs]:
-    return read_owner(found), read_inputs(found)
+def _read_seen(found: Json) -> tuple[Owner, Inputs, Status]:
+    return read_owner(found), read_inputs(found), read_status(found)
 
 
 async def _watch_volumes(client: AsyncClient, controller: SharedVolumeController) -> None:

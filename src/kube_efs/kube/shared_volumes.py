@@ -63,9 +63,6 @@ def read_owner(body: Json) -> Owner:
 def read_shared_volume(body: Json) -> SharedVolume:
     """The SharedVolume in an object, which may have no spec: older definitions allow that."""
     meta, spec = body["metadata"], body.get("spec") or {}
-    status = body.get("status") or {}
-    conditions = {one["type"]: one for one in status.get("conditions") or ()}
-    phase = status.get("phase")
     return SharedVolume(
         owner=read_owner(body),
         uid=meta["uid"],
@@ -76,16 +73,33 @@ def read_shared_volume(body: Json) -> SharedVolume:
         source=SharedVolumeSource(
             file_system_id=spec.get("fileSystemID", ""), access_point_id=spec.get("accessPointID", "")
         ),
-        status=Status(
-            phase=SharedVolumePhase(phase) if phase in set(SharedVolumePhase) else None,
-            message=status.get("message", ""),
-            claim_name=(status.get("claimRef") or {}).get("name", ""),
-            bound=_truth(conditions.get(_BOUND)),
-            matches=_truth(conditions.get(_MATCHES)),
-            generation=status.get("observedGeneration", 0),
-        ),
-        since={kind: one.get("lastTransitionTime", "") for kind, one in conditions.items()},
+        status=read_status(body),
+        since={kind: one.get("lastTransitionTime", "") for kind, one in _conditions(body).items()},
     )
+
+
+def read_status(body: Json) -> Status:
+    """The status of a SharedVolume; older definitions accept values of any type in it."""
+    status, conditions = _mapping(body.get("status")), _conditions(body)
+    phase = status.get("phase")
+    return Status(
+        phase=next((one for one in SharedVolumePhase if one == phase), None),
+        message=status.get("message", ""),
+        claim_name=_mapping(status.get("claimRef")).get("name", ""),
+        bound=_truth(conditions.get(_BOUND)),
+        matches=_truth(conditions.get(_MATCHES)),
+        generation=status.get("observedGeneration", 0),
+    )
+
+
+def _conditions(body: Json) -> Mapping[str, Json]:
+    found = _mapping(body.get("status")).get("conditions")
+    every = map(_mapping, found if isinstance(found, list) else ())
+    return {one["type"]: one for one in every if isinstance(one.get("type"), str)}
+
+
+def _mapping(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
 
 
 def read_inputs(body: Json) -> Inputs:
@@ -96,7 +110,8 @@ def read_inputs(body: Json) -> Inputs:
 
 
 def _truth(condition: Json | None) -> bool | None:
-    return {"True": True, "False": False}.get((condition or {}).get("status", ""))
+    status = (condition or {}).get("status")
+    return {"True": True, "False": False}.get(status) if isinstance(status, str) else None
 
 
 def build_status(shared: SharedVolume, status: Status) -> Json:

@@ -3,10 +3,10 @@
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from lightkube import AsyncClient
@@ -27,7 +27,7 @@ from kube_efs.controllers.shared_volumes import (
 )
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
-from kube_efs.kube.shared_volumes import SharedVolumeResource, read_shared_volume
+from kube_efs.kube.shared_volumes import SharedVolumeResource
 from kube_efs.model.claims import Claim, ClaimPhase
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeConflict, KubeDenied, KubeInvalid, KubeUnavailable
@@ -49,7 +49,10 @@ from kube_efs.provisioning.shared_volumes import SharedVolumeSteps
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import SharedVolumeMetrics
 
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+
 OWNER = Owner(namespace="proj2", name="sv1")
+REAL = Owner(namespace="default", name="sv1")
 SOURCE = SharedVolumeSource(file_system_id="fs-1234cdef", access_point_id="fsap-0123456789abcdef")
 OTHER = replace(SOURCE, access_point_id="fsap-fedcba9876543210")
 NEW = SharedVolume(owner=OWNER, uid="u", generation=1, source=SOURCE)
@@ -380,7 +383,7 @@ class _Told:
 
 
 async def test_only_the_limit_annotation_of_a_namespace_is_watched(
-    kube: AsyncClient, eventually: Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+    kube: AsyncClient, eventually: Eventually
 ) -> None:
     told, numbers = _Told(), itertools.count()
 
@@ -407,44 +410,93 @@ async def test_only_the_limit_annotation_of_a_namespace_is_watched(
     await asyncio.gather(watch, return_exceptions=True)
 
 
-class _Seen:
-    """Records the SharedVolumes to handle."""
+class Refusing(SharedVolumeStore):
+    """The store of an API server that refuses claims, each time in other words."""
 
-    def __init__(self) -> None:
-        self.owners: list[Owner] = []
+    def __init__(self, client: AsyncClient) -> None:
+        super().__init__(client)
+        self.looked = 0
 
-    def listed(self, owners: Collection[Owner]) -> None:
-        self.owners += owners
+    async def get(self, owner: Owner) -> SharedVolume | None:
+        self.looked += 1
+        return await super().get(owner)
 
-    def seen(self, owner: Owner) -> None:
-        self.owners.append(owner)
-
-    def gone(self, owner: Owner) -> None:
-        self.owners.remove(owner)
+    async def make_claim(self, shared: SharedVolume) -> MarkedClaim:
+        raise KubeInvalid(f"is refused to port {self.looked}")
 
 
-async def test_own_status_is_no_reason_to_try_again(
-    kube: AsyncClient, eventually: Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
-) -> None:
-    """Else an error whose text differs each time, such as one with a port, would be retried at once."""
+@asynccontextmanager
+async def real_controller(
+    kube: AsyncClient, store: SharedVolumeStore
+) -> AsyncIterator[SharedVolumeController]:
+    """The controller of the embedded API server, with its watch and one SharedVolume."""
     await define(kube)
-    store, seen, owner = SharedVolumeStore(kube), _Seen(), Owner(namespace="default", name="sv1")
-    watch = asyncio.create_task(_watch_shared_volumes(kube, cast("SharedVolumeController", seen)))
-    metadata = ObjectMeta(name=owner.name, namespace=owner.namespace)
-    spec = {"fileSystemID": "fs-1234cdef", "accessPointID": "fsap-0123456789abcdef"}
-    shared = read_shared_volume(await kube.create(SharedVolumeResource(metadata=metadata, spec=spec)))
+    registry = CollectorRegistry()
+    async with (
+        EventRecorder(kube, component="kube-efs-controller") as recorder,
+        SharedVolumeController(
+            store,
+            SharedVolumeSteps(store, Limits()),
+            SharedVolumeEvents(recorder, SharedVolumeMetrics(registry)),
+            backoff_seconds=3600,
+            duties=Duties(registry),
+        ) as controller,
+    ):
+        watch = asyncio.create_task(_watch_shared_volumes(kube, controller))
+        metadata = ObjectMeta(name=REAL.name, namespace=REAL.namespace)
+        spec = {"fileSystemID": SOURCE.file_system_id, "accessPointID": SOURCE.access_point_id}
+        await kube.create(SharedVolumeResource(metadata=metadata, spec=spec))
+        yield controller
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
 
-    async def is_seen(times: int) -> bool:
-        return seen.owners == [owner] * times
 
-    await eventually(lambda: is_seen(1))
-    for message in ("one", "another"):
-        shared = await store.write_status(shared, Status(phase=FAILED, message=message))
-    await store.hold(shared)
-    # Events come in the order of the changes.
-    await eventually(lambda: is_seen(2))
-    watch.cancel()
-    await asyncio.gather(watch, return_exceptions=True)
+async def patch_shared(kube: AsyncClient, kind: type[Any], patch: dict[str, Any]) -> None:
+    await kube.patch(kind, REAL.name, patch, namespace=REAL.namespace, patch_type=PatchType.MERGE)
+
+
+async def test_text_of_a_status_is_no_reason_to_try_again(kube: AsyncClient, eventually: Eventually) -> None:
+    """Else an error whose text differs each time, such as one with a port, would be retried at once."""
+    store = Refusing(kube)
+
+    async def is_seen(finalizer: str) -> None:
+        """Events come in the order of the changes, so all those before this one are seen, too."""
+        before = store.looked
+        await patch_shared(kube, SharedVolumeResource, {"metadata": {"finalizers": [FINALIZER, finalizer]}})
+
+        async def has_looked() -> bool:
+            return store.looked > before and not controller._queue._running
+
+        await eventually(has_looked)
+
+    async with real_controller(kube, store) as controller:
+
+        async def is_failed() -> bool:
+            found = await SharedVolumeStore(kube).get(REAL)
+            return found is not None and found.status.phase is FAILED
+
+        await eventually(is_failed)
+        await is_seen("example.com/one")
+        looked = store.looked
+        for message in ("one", "another"):
+            await patch_shared(kube, SharedVolumeResource.Status, {"status": {"message": message}})
+        await is_seen("example.com/two")
+        assert store.looked == looked + 1
+
+
+async def test_status_that_is_carried_out_late_is_replaced(kube: AsyncClient, eventually: Eventually) -> None:
+    store = SharedVolumeStore(kube)
+
+    async def is_ready() -> bool:
+        found = await store.get(REAL)
+        return found is not None and found.status.phase is READY
+
+    async with real_controller(kube, store):
+        await eventually(is_ready)
+        # The request of an attempt that failed, with the version of the SharedVolume that is still Ready.
+        late = {"status": {"phase": "Failed", "message": "the API server did not answer"}}
+        await patch_shared(kube, SharedVolumeResource.Status, late)
+        await eventually(is_ready)
 
 
 async def test_freed_name_retries_the_shared_volume_that_it_blocked() -> None:
@@ -517,7 +569,7 @@ async def test_invalid_shared_volume_is_retried_after_a_failed_call() -> None:
 
 
 async def test_deletion_of_an_unrelated_claim_checks_no_shared_volume(
-    kube: AsyncClient, eventually: Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+    kube: AsyncClient, eventually: Eventually
 ) -> None:
     async with scene(limits=Limits(others=Allowance(frozenset()))) as one:
         owners = [Owner(namespace="evil", name=f"sv{number}") for number in range(5)]

@@ -352,8 +352,18 @@ async def test_namespace_annotation_is_read(kube: AsyncClient, store: SharedVolu
     assert await store.annotation("team", "other") is None
 
 
-def test_objects_that_older_definitions_accepted_are_read() -> None:
-    body = {"metadata": {"name": "sv1", "namespace": "default", "uid": "u"}, "status": {"phase": "Odd"}}
+@pytest.mark.parametrize(
+    "status",
+    [
+        None,
+        {"phase": "Odd"},
+        5,
+        {"phase": ["Ready"], "claimRef": "pvc-sv1", "conditions": {"type": "Bound"}},
+        {"conditions": [7, {"status": "True"}, {"type": 7}, {"type": "Bound", "status": {}}]},
+    ],
+)
+def test_objects_that_older_definitions_accepted_are_read(status: object) -> None:
+    body = {"metadata": {"name": "sv1", "namespace": "default", "uid": "u"}, "status": status}
     shared = read_shared_volume(body)
     assert shared.source == SharedVolumeSource(file_system_id="", access_point_id="")
     assert shared.status == Status()
