@@ -108,7 +108,10 @@ class SnapshotController:
         self._pauses.pop(name, None)
 
     def _seen(self, content: SnapshotContent) -> None:
-        """Handle the content unless only its status has changed, which this controller writes itself."""
+        """Handle the content unless only what this controller writes has changed.
+
+        A snapshot that is not ready any more is handled: a request of an earlier attempt may be late.
+        """
         if content.driver != DRIVER or self._known.get(content.name) == content.inputs:
             return
         self._known[content.name] = content.inputs
@@ -221,16 +224,21 @@ class SnapshotController:
             )
 
     async def _report(self, content: SnapshotContent, error: KubeEfsError) -> None:
-        is_leaving = content.to_be_deleted or content.to_be_discarded
-        reason = "SnapshotDeleteError" if is_leaving else "SnapshotCreationFailed"
+        reason = "SnapshotDeleteError" if _is_leaving(content) else "SnapshotCreationFailed"
         log.warning("snapshot-failed", content=content.name, reason=str(error))
         self._publish(content, EventType.WARNING, reason, str(error))
-        if is_leaving or content.problem == str(error):
+        if _is_leaving(content):
             return
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
+            # The attempt may have taken hours, and its snapshot may be ready by an earlier request.
+            live = await self._store.content(content.name)
+            if live is None or live.uid != content.uid or live.is_ready or _is_leaving(live):
+                return
+            if live.problem == str(error):
+                return
             # snapshot-controller shows it at the VolumeSnapshot.
-            await self._store.record_problem(content, str(error), now=now)
+            await self._store.record_problem(live, str(error), now=now)
         except KubeError as failure:
             log.warning("snapshot-problem-not-recorded", content=content.name, reason=str(failure))
 
@@ -243,6 +251,10 @@ class SnapshotController:
             resource_version=content.resource_version,
         )
         self._recorder.publish(subject, kind, reason, message)
+
+
+def _is_leaving(content: SnapshotContent) -> bool:
+    return content.to_be_deleted or content.to_be_discarded
 
 
 async def serve_snapshots(

@@ -119,9 +119,16 @@ class SnapshotStore:
         await self._patch(content, {"status": status}, VolumeSnapshotContent.Status)
 
     async def record_problem(self, content: SnapshotContent, problem: str, *, now: str) -> None:
-        """The last attempt has failed at that time, which is in the format of RFC 3339."""
-        status = {"readyToUse": False, "error": {"message": problem, "time": now}}
-        await self._patch(content, {"status": status}, VolumeSnapshotContent.Status)
+        """The last attempt has failed at that time, which is in the format of RFC 3339.
+
+        Raises KubeConflict if the content has changed since it was read: a request that is carried out late
+        must not say that a complete snapshot is not ready.
+        """
+        changes = {
+            "metadata": {"resourceVersion": content.resource_version},
+            "status": {"readyToUse": False, "error": {"message": problem, "time": now}},
+        }
+        await self._patch(content, changes, VolumeSnapshotContent.Status)
 
     async def record_removed(self, content: SnapshotContent) -> None:
         """The data of the snapshot is removed."""

@@ -54,9 +54,15 @@ class SnapshotContent:
     @property
     def inputs(self) -> tuple[object, ...]:
         """What decides about its snapshot, without what is written about it meanwhile."""
-        is_leaving = BEING_DELETED in self.annotations
-        source = self.volume_handle or self.given_handle
-        return (self.uid, source, self.snapshot_uid, self.deleting, is_leaving, self.deletion_policy)
+        return (
+            self.uid,
+            self.volume_handle or self.given_handle,
+            self.snapshot_uid,
+            self.deleting,
+            BEING_DELETED in self.annotations,
+            self.deletion_policy,
+            self.is_ready,
+        )
 
     @property
     def secret(self) -> tuple[str, str] | None:

@@ -11,6 +11,7 @@ import yaml
 from lightkube import AsyncClient
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.types import PatchType
 from prometheus_client import CollectorRegistry
 from tests.unit.provisioning.backends.csi.csi_world import CsiWorld, Texts
 
@@ -23,7 +24,7 @@ from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import InvalidArgument, VolumePending
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Directory, parse_directory
-from kube_efs.model.errors import KubeEfsError, KubeUnavailable, RemovalRefused, WorkerFailed
+from kube_efs.model.errors import KubeConflict, KubeEfsError, KubeUnavailable, RemovalRefused, WorkerFailed
 from kube_efs.model.snapshots import (
     BEING_CREATED,
     BEING_DELETED,
@@ -65,12 +66,6 @@ class Content(SnapshotStore):
 
     async def record_problem(self, content: SnapshotContent, problem: str, *, now: str) -> None:
         self.known = replace(self.known, problem=problem)
-
-
-async def create_kinds(kube: AsyncClient) -> None:
-    """Give the cluster the kinds of snapshots."""
-    for body in yaml.safe_load_all(await asyncio.to_thread(KINDS.read_text)):
-        await kube.create(from_dict(body))
 
 
 class Failing(Snapshots):
@@ -366,23 +361,92 @@ class OnceHidden(SnapshotStore):
         return await super().content(name)
 
 
+async def create_content(kube: AsyncClient) -> None:
+    """A content with a snapshot that exists already."""
+    for body in yaml.safe_load_all(await asyncio.to_thread(KINDS.read_text)):
+        await kube.create(from_dict(body))
+    spec = {"driver": DRIVER, "deletionPolicy": "Retain", "source": {"snapshotHandle": SNAPSHOT}}
+    await kube.create(VolumeSnapshotContent(metadata=ObjectMeta(name="content"), spec=spec))
+
+
+async def read_content(kube: AsyncClient) -> SnapshotContent:
+    found = await SnapshotStore(kube).content("content")
+    assert found is not None
+    return found
+
+
+@asynccontextmanager
+async def watching(kube: AsyncClient, store: SnapshotStore) -> AsyncIterator[None]:
+    async with controller_of(kube, store, CsiWorld().snapshots) as controller:
+        watch = asyncio.create_task(controller.watch())
+        yield
+        watch.cancel()
+        await asyncio.wait([watch])
+
+
 async def test_content_that_a_read_does_not_find_is_served_while_the_watch_knows_it(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
-    await create_kinds(kube)
-    spec = {"driver": DRIVER, "deletionPolicy": "Retain", "source": {"snapshotHandle": SNAPSHOT}}
-    await kube.create(VolumeSnapshotContent(metadata=ObjectMeta(name="content"), spec=spec))
-    store = SnapshotStore(kube)
+    await create_content(kube)
 
     async def is_ready() -> bool:
-        found = await store.content("content")
-        return found is not None and found.is_ready
+        return (await read_content(kube)).is_ready
 
-    async with controller_of(kube, OnceHidden(kube), CsiWorld().snapshots) as controller:
-        watching = asyncio.create_task(controller.watch())
+    async with watching(kube, OnceHidden(kube)):
         await eventually(is_ready)
-        watching.cancel()
-        await asyncio.wait([watching])
+
+
+async def test_snapshot_that_is_marked_as_not_ready_late_becomes_ready_again(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await create_content(kube)
+
+    async def is_ready() -> bool:
+        return (await read_content(kube)).is_ready
+
+    async with watching(kube, SnapshotStore(kube)):
+        await eventually(is_ready)
+        late = {"status": {"readyToUse": False, "error": {"message": "was not copied"}}}
+        await kube.patch(VolumeSnapshotContent.Status, "content", late, patch_type=PatchType.MERGE)
+        await eventually(is_ready)
+
+
+async def test_late_problem_does_not_replace_a_newer_status(kube: AsyncClient) -> None:
+    await create_content(kube)
+    store, before = SnapshotStore(kube), await read_content(kube)
+    await store.record_ready(before, SNAPSHOT, created=0)
+    with pytest.raises(KubeConflict):
+        await store.record_problem(before, "was not copied", now="2026-01-01T00:00:00Z")
+    assert (await read_content(kube)).is_ready
+
+
+class Overtaken(Failing):
+    """An attempt fails although its snapshot has become ready, by an earlier request or another leader."""
+
+    def __init__(self, store: SnapshotStore) -> None:
+        super().__init__(WorkerFailed("was deleted", field="worker pod"))
+        self._contents = store
+
+    async def create(self, name: str, *_: object) -> Snapshot:
+        content = await self._contents.content("content")
+        assert content is not None
+        await self._contents.record_ready(content, SNAPSHOT, created=0)
+        raise self._error
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True])
+async def test_problem_is_recorded_unless_the_snapshot_is_ready_meanwhile(
+    kube: AsyncClient, is_overtaken: bool
+) -> None:
+    await create_content(kube)
+    source = {"spec": {"source": {"snapshotHandle": None, "volumeHandle": HANDLE}}}
+    await kube.patch(VolumeSnapshotContent, "content", source, patch_type=PatchType.MERGE)
+    store = SnapshotStore(kube)
+    failing = Overtaken(store) if is_overtaken else Failing(WorkerFailed("was deleted", field="worker pod"))
+    async with controller_of(kube, store, failing) as controller:
+        assert await controller._handle("content") is not None
+    content = await read_content(kube)
+    assert (content.is_ready, bool(content.problem)) == (is_overtaken, not is_overtaken)
 
 
 @pytest.mark.parametrize("handle", ["not ours", "s3files:fs-0123456789abcdef0::fsap-0123456789abcdef0"])
