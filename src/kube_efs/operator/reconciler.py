@@ -8,7 +8,8 @@ requests.
 A pass of a managed driver has this order, for these reasons:
 
 1. While another operator of kube-efs manages the driver, this one changes nothing.
-2. The takeover from an older operator is next. While that operator is active, nothing else may change.
+2. The takeover from an older operator is next. While that operator is active, nothing else may change, and a
+   removal of the driver is its own.
 3. The finalizer, with the namespace of this operator, is written before the first object is created. Without
    it, the deletion of the resource would leave the installation behind.
 4. The reason why pods are replaced is in the status and in an event before the first pod is.
@@ -181,6 +182,11 @@ class Reconciler:
         other = await self._find_other_operator(driver)
         if other:
             return await self._wait_for_other_operator(driver, other)
+        if driver.deleting or driver.state is ManagementState.REMOVED:
+            # Without our finalizer, this operator has only stood by. The older one uninstalls its driver.
+            manager = "" if FINALIZER in driver.finalizers else await self._find_older_operator(driver)
+            if manager:
+                return await self._wait_for_older_operator(driver, manager)
         if driver.deleting:
             return await self._finalize(driver)
         match driver.state:
@@ -221,6 +227,22 @@ class Reconciler:
             await self._write_status(driver, blocked_conditions(OTHER_OPERATOR, other))
         return _USERS_SECONDS
 
+    async def _find_older_operator(self, driver: DriverResource) -> str:
+        """Which older operator removes its finalizers itself, and the remedy; empty if none does.
+
+        Raises KubeError. Nothing else would remove the finalizers of one that does not exist any more.
+        """
+        if OLDER_FINALIZERS.isdisjoint(driver.finalizers):
+            return ""
+        return await self._takeover.find_manager()
+
+    async def _wait_for_older_operator(self, driver: DriverResource, manager: str) -> float:
+        """Change nothing, and report it."""
+        self._metrics.degraded.set(1)
+        self._events.on_driver(driver, EventType.WARNING, OLDER_OPERATOR_RUNS, manager)
+        await self._write_status(driver, blocked_conditions(OLDER_OPERATOR_RUNS, manager))
+        return _USERS_SECONDS
+
     def _forget(self) -> None:
         """While the driver is not managed, others may change all objects."""
         self._installer.forget()
@@ -230,10 +252,7 @@ class Reconciler:
     async def _install(self, driver: DriverResource) -> float:
         takeover, knows_older_pods = await self._take_over(driver)
         if takeover.blocked:
-            self._metrics.degraded.set(1)
-            self._events.on_driver(driver, EventType.WARNING, OLDER_OPERATOR_RUNS, takeover.blocked)
-            await self._write_status(driver, blocked_conditions(OLDER_OPERATOR_RUNS, takeover.blocked))
-            return _USERS_SECONDS
+            return await self._wait_for_older_operator(driver, takeover.blocked)
         driver = await self._ensure_finalizer(driver)
         options = installation_options(self._settings, self._platform, self._names)
         try:
@@ -436,8 +455,10 @@ class Reconciler:
         return replace(driver, finalizers=finalizers, version=version, operator_namespace=namespace)
 
     async def _remove_finalizers(self, driver: DriverResource) -> None:
-        if driver.own_finalizers:
-            others = tuple(one for one in driver.finalizers if one not in driver.own_finalizers)
+        is_older_running = bool(await self._find_older_operator(driver))
+        removed = driver.own_finalizers - (OLDER_FINALIZERS if is_older_running else frozenset())
+        if removed:
+            others = tuple(one for one in driver.finalizers if one not in removed)
             await self._write_finalizers(driver, others)
 
     async def _write_finalizers(

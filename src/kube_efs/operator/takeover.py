@@ -201,6 +201,10 @@ class Takeover:
             )
         return Progress(waiting="; ".join(reasons), controller=controller, errors=errors.texts)
 
+    async def find_manager(self) -> str:
+        """What manages an older driver, and the remedy; empty if nothing does; raises KubeError."""
+        return await self._find_manager(await self._list_namespaces())
+
     async def _list_namespaces(self) -> frozenset[str]:
         """The namespaces in which an older driver can only be that of an administrator or of OLM."""
         installed = {
@@ -216,7 +220,6 @@ class Takeover:
         return [one for one in found if one["metadata"]["namespace"] in namespaces]
 
     async def _find_manager(self, namespaces: Collection[str]) -> str:
-        """What manages the older driver, and the remedy; empty if nothing does."""
         for name in _OPERATORS:
             for found in await self._list_workloads("Deployment", name, namespaces):
                 if found["spec"].get("replicas") != 0:

@@ -1,27 +1,37 @@
 """The facts of the cluster that a pass uses."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
 from lightkube import AsyncClient
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
+from lightkube.resources.apps_v1 import Deployment
 from prometheus_client import CollectorRegistry
 
 from kube_efs.kube.events import EventRecorder
 from kube_efs.model.errors import KubeConflict
 from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs.model.volumes import FINALIZER as VOLUME_FINALIZER
-from kube_efs.operator.cluster_csi_driver import FINALIZER, OPERATOR_NAMESPACE, read_driver_resource
+from kube_efs.operator.cluster_csi_driver import (
+    FINALIZER,
+    OLDER_FINALIZERS,
+    OPERATOR_NAMESPACE,
+    DriverResource,
+    read_driver_resource,
+)
 from kube_efs.operator.cluster_facts import InstallationFacts
 from kube_efs.operator.desired_objects import ProcessSettings, desired_objects
 from kube_efs.operator.events import COMPONENT, OperatorEvents
-from kube_efs.operator.manifests import RenderOptions
+from kube_efs.operator.kinds import ClusterCSIDriver
+from kube_efs.operator.manifests import Manifest, RenderOptions, load_asset
 from kube_efs.operator.object_cache import ObjectCache
-from kube_efs.operator.object_client import ObjectClient
+from kube_efs.operator.object_client import ObjectClient, manifest_of
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.reconciler import Reconciler
 from kube_efs.operator.run import _reconcile_forever
@@ -243,6 +253,78 @@ async def test_removal_that_waits_lists_a_large_cluster_less_and_less_often(
     assert len([one for one in cluster.passes if one > began]) >= 4
 
 
+OLDER_OPERATOR: dict[str, Any] = {
+    "metadata": {"name": "aws-efs-csi-driver-operator", "namespace": "default"},
+    "spec": {
+        "selector": {"matchLabels": {"app": "older"}},
+        "template": {
+            "metadata": {"labels": {"app": "older"}},
+            "spec": {"containers": [{"name": "main", "image": "example.com/older"}]},
+        },
+    },
+}
+
+
+async def driver_with(kube: AsyncClient, finalizers: Iterable[str], *, is_deleted: bool) -> Manifest:
+    """The resource as it is deleted or Removed, with these finalizers."""
+    (definition,) = load_asset("cluster-csi-driver-crd")
+    await kube.create(cast("CustomResourceDefinition", CustomResourceDefinition.from_dict(dict(definition))))
+    metadata = ObjectMeta(name="efs.csi.aws.com", finalizers=sorted(finalizers))
+    spec = {"managementState": "Managed" if is_deleted else "Removed"}
+    await kube.create(ClusterCSIDriver(metadata=metadata, spec=spec))
+    if is_deleted:
+        await kube.delete(ClusterCSIDriver, "efs.csi.aws.com")
+    return manifest_of(await kube.get(ClusterCSIDriver, "efs.csi.aws.com"), "ClusterCSIDriver")
+
+
+async def read_driver(kube: AsyncClient) -> DriverResource:
+    found = await kube.get(ClusterCSIDriver, "efs.csi.aws.com")
+    return read_driver_resource(manifest_of(found, "ClusterCSIDriver"))
+
+
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "Removed"])
+async def test_driver_that_an_older_operator_manages_is_left_to_it(
+    kube: AsyncClient, is_deleted: bool
+) -> None:
+    """This operator stands by beside it; without its finalizers, the older one would not uninstall."""
+    await kube.create(cast("Deployment", Deployment.from_dict(OLDER_OPERATOR)))
+    reconciler, cache = _reconciler(kube, Platform.KUBERNETES, namespace="default")
+    cache.driver = await driver_with(kube, OLDER_FINALIZERS, is_deleted=is_deleted)
+    await reconciler.reconcile()
+    found = await read_driver(kube)
+    assert set(found.finalizers) == OLDER_FINALIZERS
+    degraded = next(one for one in found.status["conditions"] if one["type"] == "Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "OlderOperatorRuns")
+    assert "Deployment default/aws-efs-csi-driver-operator still runs" in degraded["message"]
+
+    await kube.delete(Deployment, "aws-efs-csi-driver-operator", namespace="default")
+    cache.driver = manifest_of(await kube.get(ClusterCSIDriver, "efs.csi.aws.com"), "ClusterCSIDriver")
+    await settled(reconciler, cache, kube)
+    if is_deleted:
+        assert cache.driver is None
+    else:
+        assert (await read_driver(kube)).finalizers == ()
+
+
+async def test_own_removal_leaves_the_finalizers_of_an_older_operator_that_runs_again(
+    kube: AsyncClient,
+) -> None:
+    await kube.create(cast("Deployment", Deployment.from_dict(OLDER_OPERATOR)))
+    reconciler, cache = _reconciler(kube, Platform.KUBERNETES, namespace="default")
+    cache.driver = await driver_with(kube, {FINALIZER, *OLDER_FINALIZERS}, is_deleted=True)
+    await settled(reconciler, cache, kube)
+    found = await read_driver(kube)
+    assert set(found.finalizers) == OLDER_FINALIZERS
+
+
+async def settled(reconciler: Reconciler, cache: ObjectCache, kube: AsyncClient) -> None:
+    """Some passes, each with the resource as it is then."""
+    for _ in range(5):
+        await reconciler.reconcile()
+        found = [one async for one in kube.list(ClusterCSIDriver)]
+        cache.driver = manifest_of(found[0], "ClusterCSIDriver") if found else None
+
+
 async def _nothing() -> None:
     """Nothing precedes a full pass."""
 
@@ -252,10 +334,12 @@ def _refusal(code: int) -> httpx2.Response:
     return httpx2.Response(code, json={"kind": "Status", "status": "Failure", "code": code, "reason": reason})
 
 
-def _reconciler(client: AsyncClient, platform: Platform) -> tuple[Reconciler, ObjectCache]:
-    settings = load(OperatorSettings, {"POD_NAMESPACE": "storage"})
+def _reconciler(
+    client: AsyncClient, platform: Platform, *, namespace: str = "storage"
+) -> tuple[Reconciler, ObjectCache]:
+    settings = load(OperatorSettings, {"POD_NAMESPACE": namespace})
     metrics = OperatorMetrics(CollectorRegistry())
-    cache = ObjectCache(client, "storage", asyncio.TaskGroup(), lambda: None)
+    cache = ObjectCache(client, namespace, asyncio.TaskGroup(), lambda: None)
     events = OperatorEvents(EventRecorder(client, component=COMPONENT), metrics, settings, "")
     objects = ObjectClient(client)
     reconciler = Reconciler(objects, cache, events, metrics, settings, platform, NEW_INSTALLATION)
