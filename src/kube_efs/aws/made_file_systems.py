@@ -104,13 +104,18 @@ class AwsMadeFileSystems:
                 LifecyclePolicies=[{name: value} for name, value in template.transitions],
             )
 
-    async def set_stage(self, file_system_id: FileSystemId, stage: Stage) -> None:
-        """Record the stage in the tags; ``ready`` also records that it is used from now on."""
-        used = {USED_TAG: uuid4().hex} if stage is Stage.READY else {}
+    async def set_stage(
+        self, file_system_id: FileSystemId, stage: Stage, *, keeps_check: bool = False
+    ) -> None:
+        """Record the stage in the tags; ``ready`` also records that it is used from now on.
+
+        With ``keeps_check``, it is not used yet, and an earlier check of its contents still counts.
+        """
+        used = {USED_TAG: uuid4().hex} if stage is Stage.READY and not keeps_check else {}
         await self._tag(file_system_id, {STAGE_TAG: str(stage), **used})
 
     async def set_checked(self, found: MadeFileSystem) -> None:
-        """Record that it contains nothing that must stay, until it is ready again."""
+        """Record that it contains nothing that must stay, until it is used again."""
         await self._tag(found.file_system_id, {CHECKED_TAG: found.use})
 
     async def _tag(self, file_system_id: FileSystemId, tags: Mapping[str, str]) -> None:

@@ -8,10 +8,12 @@ them atomically. Two of them decide what may happen:
   contains no data, and may be removed when its claim does not exist any more. The stage alone would not prove
   that: a process that wants to remove an unused file system may write it later than one that uses it.
 
-Each time a file system becomes ``ready``, ``used`` gets another value. ``checked`` gets the same value when
-the contents were checked, before a removal deletes the first mount target: without mount targets, nobody can
-look for snapshots. So the check counts until the file system is used again, and not longer. A call that AWS
-carries out late cannot change that, because the stage ``removing`` is written without the two others.
+Each time a file system becomes ``ready`` to be used, ``used`` gets another value. ``checked`` gets the same
+value when the contents were checked, before a removal deletes the first mount target: without mount targets,
+nobody can look for snapshots. So the check counts until the file system is used again, and not longer. If a
+removal is refused after that, the file system becomes ``ready`` without mount targets. It is only used again
+when it has new ones. A call that AWS carries out late cannot change that, because the stage ``removing`` is
+written without the two others.
 
 Tags can be copied to other file systems: AWS Backup does so when it restores one. A creation token cannot.
 So the token is a tag, too, and a file system with another token is not one of these.

@@ -211,7 +211,7 @@ class FileSystems:
         _check_usable(found)
         if not found.mount_targets:
             raise _pending(file_system_id, "has no mount targets")
-        if not found.is_used or found.stage is not Stage.READY:
+        if not found.is_used or found.stage is not Stage.READY or found.is_checked:
             await self._gateway.made_file_systems.set_stage(file_system_id, Stage.READY)
 
     def finished(self, volume: str) -> None:
@@ -226,8 +226,12 @@ class FileSystems:
         file system does not exist in our account, AwsError, KubeError.
         """
         found = await self._of_this_cluster(file_system_id)
-        if found is not None:
-            _check_usable(found)
+        if found is None:
+            return
+        _check_usable(found)
+        if found.is_checked and await self._can_be_mounted(file_system_id):
+            # People have created mount targets after a removal was refused: its check counts no longer.
+            await self._gateway.made_file_systems.set_stage(file_system_id, Stage.READY)
 
     async def get(self, file_system_id: FileSystemId) -> MadeFileSystem | None:
         """That file system; None if it does not exist, or was not created for claims of this cluster.
@@ -329,7 +333,7 @@ class FileSystems:
             if not await self._confirmed(found, order):
                 return None
         # Read now, because ``found`` was read before a wait for the directory.
-        if any(not one.state.ending for one in await self._mount_targets(found.file_system_id)):
+        if await self._can_be_mounted(found.file_system_id):
             try:
                 await check_contents(found)
             except (RemovalRefused, WorkerFailed):
@@ -401,17 +405,19 @@ class FileSystems:
         """Let new volumes use it again, although a removal had begun; None if it does not exist any more.
 
         The next of them creates the mount targets that are missing. It also sets the policy of a file system
-        that was never used: its creation continues, and no use may be recorded before its end. Raises
-        AwsError, KubeError.
+        that was never used: its creation continues, and no use may be recorded before its end. Without mount
+        targets, nothing uses it, so an earlier check still counts: otherwise no removal could continue when
+        nothing refuses it any more. Raises AwsError, KubeError.
         """
         if found.stage is not Stage.REMOVING:
             return found
-        # It may be used only since the removal has begun.
-        now = found if found.is_used else await self.get(found.file_system_id)
+        # It may be used, checked, or without mount targets only since the removal has begun.
+        now = await self.get(found.file_system_id)
         if now is None:
             return None
         stage = Stage.READY if now.is_used else Stage.CREATING
-        await self._gateway.made_file_systems.set_stage(found.file_system_id, stage)
+        keeps_check = now.is_checked and not await self._can_be_mounted(found.file_system_id)
+        await self._gateway.made_file_systems.set_stage(found.file_system_id, stage, keeps_check=keeps_check)
         return replace(now, stage=stage)
 
     async def _confirmed(self, found: MadeFileSystem, order: RemovalOrder) -> bool:
@@ -601,6 +607,10 @@ class FileSystems:
             return await self._gateway.mount_targets(name)
         except AwsNotFound:
             return ()
+
+    async def _can_be_mounted(self, name: FileSystemId) -> bool:
+        """Whether it has a mount target that nobody deletes."""
+        return any(not one.state.ending for one in await self._mount_targets(name))
 
     async def _pause(self, name: FileSystemId, problem: str, until: float) -> None:
         if _now() >= until:

@@ -690,6 +690,59 @@ def test_late_record_of_a_stage_does_not_stop_a_removal_after_its_mount_targets(
     run(test)
 
 
+async def _refused_without_mount_targets(account: AwsAccount, driver: Driver) -> VolumeHandle:
+    """A volume whose removal was refused while AWS deleted the mount targets, which are gone now."""
+    await _until_done(lambda: driver.create(wanted()))
+    handle = parse_volume_handle(driver.index.volumes[f"pvc-{UID}"].csi.handle)  # type: ignore[union-attr]
+    with pytest.raises(NotYet, match="still has 3 mount targets"):
+        await driver.volumes.delete(handle)
+    driver.note("static", VolumeHandle(file_system_id=handle.file_system_id), provisioned_by=None)
+    with pytest.raises(RemovalRefused, match="also used by volume static"):
+        await driver.volumes.delete(handle)
+    assert account.stage(handle.file_system_id) == "ready"
+    # As before a worker pod.
+    await driver.file_systems.check_stays(handle.file_system_id)
+    await asyncio.sleep(60)
+    account.advance()
+    assert not account.mount_targets
+    driver.forget("static")
+    return handle
+
+
+def test_removal_that_was_refused_without_mount_targets_continues_when_nothing_refuses_it() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account, patience_seconds=0)
+        handle = await _refused_without_mount_targets(account, driver)
+        await driver.file_systems.check_stays(handle.file_system_id)
+        await driver.volumes.delete(handle)
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
+
+    run(test)
+
+
+@pytest.mark.parametrize("use", ["volume", "snapshot"])
+def test_use_with_new_mount_targets_after_a_refused_removal_needs_another_check(use: str) -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account, patience_seconds=0)
+        handle = await _refused_without_mount_targets(account, driver)
+        if use == "volume":
+            await _until_done(lambda: driver.create(wanted()))
+        else:
+            # People create the mount target, as the manual says.
+            subnets = await driver.file_systems._subnets(wanted().parameters.template)  # type: ignore[arg-type]
+            await driver._gateway.ensure_mount_targets(handle.file_system_id, subnets, ["sg-1"])
+            await driver.file_systems.check_stays(handle.file_system_id)
+        account.mount_targets.clear()
+        with pytest.raises(RemovalRefused, match="has no mount targets"):
+            await driver.volumes.delete(handle)
+
+    run(test)
+
+
 def test_check_for_snapshots_does_not_count_after_the_next_use() -> None:
     async def test() -> None:
         account = AwsAccount()
