@@ -361,12 +361,14 @@ class Simulation:
         return found
 
     def _waits_for_users(self, claim: dict[str, Any]) -> bool:
-        """Whether its access point must be removed with an earlier volume that is blocked."""
+        """Whether its access point must be removed with an earlier volume that is blocked.
+
+        Such as one that people have deleted, whose claim they keep.
+        """
         _, parameters = CLASSES[claim["spec"]["storageClassName"]]
         return parameters.get("reuseAccessPoint") == "true" and any(
             one.access_point_id is not None
-            and one.is_to_go
-            and self._is_hindered(one)
+            and ((one.is_to_go and self._is_hindered(one)) or _is_deleted_while_bound(one))
             and one.body["spec"]["claimRef"]["name"] == claim["metadata"]["name"]
             for one in self.invariants.live()
         )
@@ -576,6 +578,12 @@ class Simulation:
                 ):
                     found.append(f"{file_system.file_system_id}:/{'/'.join(parts)}")
         return found
+
+
+def _is_deleted_while_bound(record: Record) -> bool:
+    """Whether the volume stays Terminating until its claim is deleted."""
+    body = record.body
+    return "deletionTimestamp" in body["metadata"] and body["status"]["phase"] == "Bound"
 
 
 def _is_for(claim: Body, parts: Parts) -> bool:

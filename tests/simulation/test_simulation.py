@@ -8,11 +8,14 @@ from inspect import signature
 from multiprocessing import get_context
 
 import pytest
+from tests.simulation.apiserver import Body
 from tests.simulation.planted_faults import PLANTED_FAULTS
-from tests.simulation.simulation import Seeded
+from tests.simulation.replica import FIRST
+from tests.simulation.simulation import Seeded, Simulation
 from tests.simulation.virtual import VirtualLoop
 
 from kube_efs.aws.s3_files import AwsS3Files
+from kube_efs.model.volumes import DRIVER
 from kube_efs.provisioning.guards import RemovalOrder
 
 _SEEDS = 10
@@ -32,6 +35,26 @@ def test_product_gets_the_clock_of_the_simulation(kind: type) -> None:
     with closing(VirtualLoop()) as loop, Seeded(loop, seed=0):
         assert signature(kind).parameters["clock"].default == loop.time
     assert signature(kind).parameters["clock"].default is time.monotonic
+
+
+def test_claim_may_wait_for_people_who_have_deleted_the_bound_volume_of_its_access_point() -> None:
+    simulation = Simulation(seed=0)
+    server, spec = simulation.server, {"storageClassName": "reused"}
+    server.create("persistentvolumeclaims", {"metadata": {"name": "two", "namespace": "blue"}, "spec": spec})
+    volume: Body = {
+        "metadata": {"name": "pvc-two", "finalizers": ["kubernetes.io/pv-protection"]},
+        "spec": {
+            "csi": {"driver": DRIVER, "volumeHandle": f"{FIRST}::fsap-00000000000000001"},
+            "claimRef": {"name": "two", "namespace": "red", "uid": "of-red"},
+            "persistentVolumeReclaimPolicy": "Delete",
+        },
+    }
+    server.create("persistentvolumes", volume)
+    server.update("persistentvolumes", "pvc-two", lambda body: body["status"].update(phase="Bound"))
+    assert simulation._unserved() == ["claim blue/two is Pending"]
+    server.delete("persistentvolumes", "pvc-two")
+    assert simulation._unserved() == []
+    simulation.loop.close()
 
 
 def test_planted_faults_fit_the_code_that_they_change() -> None:
