@@ -18,7 +18,8 @@ pass until nothing is left:
    ready on all nodes without an older pod. If the new driver does not start, at most one node has no driver.
    This holds also if an administrator forces it: that accepts broken mounts on nodes in use, but pods on a
    node without any driver get no volumes at all. A broken node therefore stops the takeover until it is
-   repaired or its Node is deleted, and the status names it.
+   repaired or its Node is deleted, and the status names it. The pods of the node are read once more directly
+   before the deletion. No object locks a node, so a pod that starts in that moment can still be missed.
 6. When no older pod is left, the objects that only those pods needed are deleted.
 
 A tenant can create a Deployment, a DaemonSet or a pod with any name and labels. These are therefore older
@@ -52,7 +53,13 @@ from kube_efs.operator.kinds import (
 from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.progress import Progress, is_observed
-from kube_efs.operator.volumes_in_use import UseOfVolume, describe_names, describe_pods, find_volume_uses
+from kube_efs.operator.volumes_in_use import (
+    UseOfVolume,
+    describe_names,
+    describe_pods,
+    find_volume_uses,
+    find_volume_uses_on,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -176,6 +183,9 @@ class Takeover:
         missing = await self._describe_missing(node_daemon_set, found) if unused else ""
         if not missing:
             for pod in unused:
+                # The list of all pods can be many seconds old, and this node can have a new pod since then.
+                if not forced and await self._is_in_use(_node_of(pod)):
+                    continue
                 # One at a time. The next one follows only a refusal: after any other error, such as a lost
                 # answer, this pod may be deleted.
                 if not isinstance(await errors.collect(self._delete_pod(pod)), _REFUSALS):
@@ -332,6 +342,10 @@ class Takeover:
             )
             nodes = {_node_of(pod) async for pod in listing if not _is_ready(pod)}
         return sorted(nodes - {"", *of_older})
+
+    async def _is_in_use(self, node: str) -> bool:
+        """Whether a pod on the node uses a volume of the driver now; raises KubeError."""
+        return any(use.by_driver for use in await find_volume_uses_on(self._objects.client, node))
 
     async def _delete_pod(self, pod: Pod) -> None:
         assert pod.metadata  # noqa: S101 - every pod that was listed has it

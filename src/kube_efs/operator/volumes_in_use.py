@@ -64,20 +64,15 @@ class VolumeUses:
                 self._claims[own.namespace or "", own.name or ""] = by_driver
 
     def add_pod(self, pod: Pod) -> None:
-        """Note the uses of the pod.
-
-        A pod that has ended has no mounts, but if it is being deleted, the kubelet may still unmount them.
-        """
-        if not (pod.metadata and pod.spec and pod.spec.nodeName):
+        """Note the uses of the pod."""
+        if not (pod.metadata and pod.spec and _may_have_mounts(pod)):
             return
-        if _has_ended(pod) and not pod.metadata.deletionTimestamp:
-            return
-        namespace = pod.metadata.namespace or ""
+        namespace = _namespace_of(pod)
         for name in _claim_names(pod):
             if (namespace, name) in self._claims:
                 self._found.add(
                     UseOfVolume(
-                        node=pod.spec.nodeName,
+                        node=pod.spec.nodeName or "",
                         namespace=namespace,
                         pod=pod.metadata.name or "",
                         claim=name,
@@ -97,6 +92,31 @@ async def find_volume_uses(client: AsyncClient) -> tuple[UseOfVolume, ...]:
                 uses.add_claim(claim)
             async for pod in client.list(Pod, namespace="*", chunk_size=PAGE_SIZE):
                 uses.add_pod(pod)
+    return uses.found
+
+
+async def find_volume_uses_on(client: AsyncClient, node: str) -> tuple[UseOfVolume, ...]:
+    """The same for the pods on one node, so fast that it is still true after that; raises KubeError.
+
+    The pods are read first: a claim is bound before its pod is on a node, so its volume is found then.
+    """
+    uses = VolumeUses()
+    with translated(f"volumes in use on node {node}"):
+        listing = client.list(Pod, namespace="*", fields={"spec.nodeName": node}, chunk_size=PAGE_SIZE)
+        pods = [pod async for pod in listing if _may_have_mounts(pod)]
+        claimed = {(_namespace_of(pod), name) for pod in pods for name in _claim_names(pod)}
+        for namespace, claim_name in sorted(claimed):
+            # Lists of one object: the operator may not get these kinds.
+            async for claim in client.list(
+                PersistentVolumeClaim, namespace=namespace, fields={"metadata.name": claim_name}
+            ):
+                if claim.spec and claim.spec.volumeName:
+                    name = claim.spec.volumeName
+                    async for volume in client.list(PersistentVolume, fields={"metadata.name": name}):
+                        uses.add_volume(volume)
+                    uses.add_claim(claim)
+    for pod in pods:
+        uses.add_pod(pod)
     return uses.found
 
 
@@ -138,8 +158,18 @@ def _needs_kube_efs(volume: PersistentVolume) -> bool:
     return _is_csi(volume) or read_volume(volume.to_dict()).is_behind_port
 
 
-def _has_ended(pod: Pod) -> bool:
-    return bool(pod.status and pod.status.phase in {"Succeeded", "Failed"})
+def _may_have_mounts(pod: Pod) -> bool:
+    """Whether the pod is on a node and runs.
+
+    A pod that has ended has no mounts, but if it is being deleted, the kubelet may still unmount them.
+    """
+    has_ended = pod.status and pod.status.phase in {"Succeeded", "Failed"}
+    is_leaving = pod.metadata and pod.metadata.deletionTimestamp
+    return bool(pod.spec and pod.spec.nodeName and (is_leaving or not has_ended))
+
+
+def _namespace_of(pod: Pod) -> str:
+    return (pod.metadata and pod.metadata.namespace) or ""
 
 
 def _claim_names(pod: Pod) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 import yaml
 from lightkube import AsyncClient
-from lightkube.models.core_v1 import EphemeralVolumeSource, Volume
+from lightkube.models.core_v1 import Container, EphemeralVolumeSource, Volume
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.apps_v1 import Deployment
@@ -438,6 +438,64 @@ async def test_no_older_pod_is_deleted_while_the_status_of_the_new_daemon_set_is
         " DaemonSet default/kube-efs-node of the new driver"
     )
     assert await older_pods_left(kube) == ["old"]
+
+
+async def create_volume(kube: AsyncClient, name: str, **source: Any) -> None:
+    """A volume, and a claim of that name with it."""
+    common = {"accessModes": ["ReadWriteMany"]}
+    await kube.create(volume(name, **common, capacity={"storage": "1Gi"}, **source))
+    body = {
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {**common, "volumeName": name, "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    await kube.create(cast("PersistentVolumeClaim", PersistentVolumeClaim.from_dict(body)))
+
+
+async def create_user(kube: AsyncClient, name: str, node: str, claimed: str) -> None:
+    """A pod on the node that uses the claim."""
+    user = pod(name, claimed, node=node)
+    assert user.spec
+    assert user.metadata
+    user.spec.containers = [Container(name="c", image="example.com/c")]
+    user.metadata.namespace = "default"
+    await kube.create(user)
+
+
+def after_list(kube: AsyncClient, resource: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Do the work once, when the API server has answered the next list of all these objects."""
+    client = kube._client._client  # that of HTTP, which can show its answers
+    hooks = client.event_hooks
+
+    async def look(answer: httpx2.Response) -> None:
+        url = answer.request.url
+        if url.path == f"/api/v1/{resource}" and not {"labelSelector", "fieldSelector"} & url.params.keys():
+            client.event_hooks = hooks
+            await work()
+
+    client.event_hooks = {**hooks, "response": [*hooks["response"], look]}
+
+
+@pytest.mark.parametrize(
+    ("source", "left"),
+    [
+        pytest.param({"csi": {"driver": "efs.csi.aws.com", "volumeHandle": "fs-1"}}, ["old-a"], id="driver"),
+        pytest.param({"nfs": {"server": "127.0.0.1", "path": "/"}}, ["old-b"], id="tunnel volume"),
+    ],
+)
+async def test_older_pod_stays_if_a_pod_on_its_node_has_begun_to_use_a_volume(
+    kube: AsyncClient, source: dict[str, Any], left: list[str]
+) -> None:
+    """In a large cluster, many seconds pass between the list of all pods and the deletion."""
+    await create_account(kube, "efs-csi-sa")
+    for node in ("a", "b"):
+        await kube.create(older_pod(f"old-{node}", node=node))
+    await create_volume(kube, "data", **source)
+    after_list(kube, "pods", lambda: create_user(kube, "web", "a", "data"))
+    await Takeover(ObjectClient(kube), "default").step(
+        forced=False, node_daemon_set=observed(desired=2, ready=0)
+    )
+    assert await kube.get(Pod, "web", namespace="default")
+    assert await older_pods_left(kube) == left
 
 
 @pytest.mark.parametrize(
