@@ -173,23 +173,20 @@ class Takeover:
         controller = await self._delete_workloads()
         await self._delete_shared_names(errors)
         found = await self._list_pods(namespaces)
+        uses: tuple[UseOfVolume, ...] = ()
+        if found and not forced:
+            uses = await find_volume_uses(self._objects.client)
+            # Again: in a large cluster, that took many seconds, and one of these pods may be ending by now.
+            found = await self._list_pods(namespaces)
         if not found:
             await self._delete_remaining_objects(errors)
             return Progress(controller=controller, errors=errors.texts)
         pods = [one for one in found if one.metadata and one.metadata.namespace == self._namespace]
         # Tunnel volumes do not count: their mounts do not depend on the older pods.
-        uses = () if forced else await find_volume_uses(self._objects.client)
         unused, waiting = select_pods(pods, [use for use in uses if use.by_driver])
         missing = await self._describe_missing(node_daemon_set, found) if unused else ""
         if not missing:
-            for pod in unused:
-                # The list of all pods can be many seconds old, and this node can have a new pod since then.
-                if not forced and await self._is_in_use(_node_of(pod)):
-                    continue
-                # One at a time. The next one follows only a refusal: after any other error, such as a lost
-                # answer, this pod may be deleted.
-                if not isinstance(await errors.collect(self._delete_pod(pod)), _REFUSALS):
-                    break
+            await self._delete_one(unused, errors, forced=forced)
         others = sorted(
             f"{one.metadata.namespace}/{one.metadata.name}"
             for one in found
@@ -342,6 +339,17 @@ class Takeover:
             )
             nodes = {_node_of(pod) async for pod in listing if not _is_ready(pod)}
         return sorted(nodes - {"", *of_older})
+
+    async def _delete_one(self, unused: Iterable[Pod], errors: Errors, *, forced: bool) -> None:
+        """Delete one of these older pods; raises KubeError."""
+        for pod in unused:
+            # The list of all pods can be many seconds old, and this node can have a new pod since then.
+            if not forced and await self._is_in_use(_node_of(pod)):
+                continue
+            # The next one follows only a refusal: after any other error, such as a lost answer, this pod may
+            # be deleted.
+            if not isinstance(await errors.collect(self._delete_pod(pod)), _REFUSALS):
+                return
 
     async def _is_in_use(self, node: str) -> bool:
         """Whether a pod on the node uses a volume of the driver now; raises KubeError."""

@@ -498,6 +498,25 @@ async def test_older_pod_stays_if_a_pod_on_its_node_has_begun_to_use_a_volume(
     assert await older_pods_left(kube) == left
 
 
+@pytest.mark.parametrize("grace_period", [pytest.param(0, id="ended"), pytest.param(30, id="ending")])
+async def test_no_older_pod_is_deleted_if_another_one_has_just_been_deleted(
+    kube: AsyncClient, grace_period: int
+) -> None:
+    """By an administrator or an eviction, while the operator lists all pods. Two nodes had no driver then."""
+    await create_account(kube, "efs-csi-sa")
+    for node in ("a", "b"):
+        await kube.create(older_pod(f"old-{node}", node=node))
+    await create_volume(kube, "data", csi={"driver": "efs.csi.aws.com", "volumeHandle": "fs-1"})
+    after_list(
+        kube, "pods", lambda: kube.delete(Pod, "old-b", namespace="default", grace_period=grace_period)
+    )
+    progress = await Takeover(ObjectClient(kube), "default").step(
+        forced=False, node_daemon_set=observed(desired=2, ready=0)
+    )
+    assert await older_pods_left(kube) == ["old-a"]
+    assert progress.waiting
+
+
 @pytest.mark.parametrize(
     ("namespace", "is_older"),
     [
