@@ -58,10 +58,6 @@ class ObjectCache:
         """The object; None if the operator has not written it yet, or if it was deleted."""
         return self._objects.get(reference)
 
-    def of_kind(self, kind: str) -> list[Manifest]:
-        """All objects of the kind."""
-        return [live for reference, live in self._objects.items() if reference.kind == kind]
-
     def add(self, live: Manifest) -> None:
         """Add the answer to a write. The first object of a kind starts the watch of that kind."""
         kind = live["kind"]

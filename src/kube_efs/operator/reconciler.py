@@ -129,7 +129,7 @@ class Reconciler:
         self._processes = ProcessSettings.from_settings(settings)
         self._installer = Installer(objects, cache, events.object_changed)
         self._uninstaller = Uninstaller(objects, settings.namespace, events.object_changed)
-        self._takeover = Takeover(objects, settings.namespace)
+        self._takeover = Takeover(objects, settings.namespace, names.names.node)
         self._others = OtherOperators(objects, settings.namespace)
         self._other_operator = ""
         self._takeover_done = False
@@ -304,12 +304,8 @@ class Reconciler:
         """
         if self._takeover_done:
             return Progress(), True
-        daemon_sets = self._cache.of_kind("DaemonSet")
-        node_daemon_set = next((one for one in daemon_sets if component_of(one) is Component.NODE), None)
         try:
-            takeover = await self._takeover.step(
-                forced=driver.forces_takeover, node_daemon_set=node_daemon_set
-            )
+            takeover = await self._takeover.step(forced=driver.forces_takeover)
         except KubeConflict:
             # The next pass repeats the step at once, with newer objects.
             raise

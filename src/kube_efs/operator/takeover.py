@@ -151,18 +151,21 @@ class Errors:
 
 
 class Takeover:
-    """Takes over from older operators in the installation's namespace."""
+    """Takes over from older operators in the installation's namespace.
 
-    def __init__(self, objects: ObjectClient, namespace: str) -> None:
+    ``node_name`` is the name of the new driver's DaemonSet.
+    """
+
+    def __init__(self, objects: ObjectClient, namespace: str, node_name: str) -> None:
         self._objects = objects
         self._namespace = namespace
+        self._node = ObjectReference("DaemonSet", namespace, node_name)
 
-    async def step(self, *, forced: bool, node_daemon_set: Manifest | None) -> Progress:
-        """Do what is possible now. ``node_daemon_set`` is the new driver's, None before it exists.
+    async def step(self, *, forced: bool) -> Progress:
+        """Do what is possible now. ``forced`` replaces the driver also on nodes whose pods use volumes.
 
-        ``forced`` replaces the driver also on nodes whose pods use volumes. An object that cannot be changed
-        does not stop the others, and its error is part of the progress. Raises KubeError only if the new
-        driver must not be installed: another one may be active.
+        An object that cannot be changed does not stop the others, and its error is part of the progress.
+        Raises KubeError only if the new driver must not be installed: another one may be active.
         """
         namespaces = await self._list_namespaces()
         blocked = await self._find_manager(namespaces)
@@ -184,7 +187,7 @@ class Takeover:
         pods = [one for one in found if one.metadata and one.metadata.namespace == self._namespace]
         # Tunnel volumes do not count: their mounts do not depend on the older pods.
         unused, waiting = select_pods(pods, [use for use in uses if use.by_driver])
-        missing = await self._describe_missing(node_daemon_set, found) if unused else ""
+        missing = await self._describe_missing(found) if unused else ""
         if not missing:
             await self._delete_one(unused, errors, forced=forced)
         others = sorted(
@@ -303,30 +306,32 @@ class Takeover:
             found = [pod async for pod in listing if _is_older_driver(pod)]
         return tuple(one for one in found if one.metadata and one.metadata.namespace in namespaces)
 
-    async def _describe_missing(self, node_daemon_set: Manifest | None, older: Sequence[Pod]) -> str:
+    async def _describe_missing(self, older: Sequence[Pod]) -> str:
         """Until when no older pod is deleted; empty if the new driver is ready on all nodes without one.
 
         The desired number includes the nodes with an older pod, because Kubernetes computes it without the
         anti-affinity. So each older pod explains one pod that is missing. After an older pod is deleted, one
         more is missing until the new driver is ready on that node.
         """
-        if node_daemon_set is None:
+        # Read now: a watch can be late, and pods that were ready can fail while all volumes are listed.
+        found = await self._objects.get(self._node)
+        # The community operator's has the same name as ours in some installations.
+        if found is None or found["metadata"].get("deletionTimestamp") or not is_part_of_kube_efs(found):
             return "the new driver is installed"
-        reference = reference_of(node_daemon_set)
-        if not is_observed(node_daemon_set):
-            return f"Kubernetes has read {reference} of the new driver"
-        status = node_daemon_set["status"]
+        if not is_observed(found):
+            return f"Kubernetes has read {self._node} of the new driver"
+        status = found["status"]
         missing = status["desiredNumberScheduled"] - (status.get("numberReady") or 0) - len(older)
         if missing <= 0:
             return ""
         try:
-            names = await self._find_nodes_without_driver(node_daemon_set, {_node_of(one) for one in older})
+            names = await self._find_nodes_without_driver(found, {_node_of(one) for one in older})
         except KubeError as error:
             log.warning("pods-of-driver-unknown", reason=str(error))
             names = []
         nodes = describe_names(names) if names else f"{missing} of the other nodes"
         return (
-            f"the new driver is ready on {nodes}: see the pods of {reference}, and repair broken nodes or"
+            f"the new driver is ready on {nodes}: see the pods of {self._node}, and repair broken nodes or"
             " delete their Nodes"
         )
 

@@ -10,7 +10,7 @@ from lightkube import AsyncClient
 from lightkube.models.core_v1 import Container, EphemeralVolumeSource, Volume
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
-from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.apps_v1 import DaemonSet, Deployment
 from lightkube.resources.core_v1 import (
     Namespace,
     PersistentVolume,
@@ -242,8 +242,12 @@ async def left_over(objects: ObjectClient) -> set[str]:
     return {one["metadata"]["name"] for kind in kinds for one in await objects.list(kind)} - {"kubernetes"}
 
 
+def takeover_of(objects: ObjectClient) -> Takeover:
+    return Takeover(objects, "default", "kube-efs-node")
+
+
 async def test_nothing_is_left_of_the_older_operator(objects: DenyingClient) -> None:
-    progress = await Takeover(objects, "default").step(forced=False, node_daemon_set=None)
+    progress = await takeover_of(objects).step(forced=False)
     assert progress.done
     assert await left_over(objects) == set()
 
@@ -262,14 +266,14 @@ async def test_objects_with_the_same_names_and_other_selectors_stay(objects: Den
         ObjectReference("CredentialsRequest", CREDENTIALS, "openshift-aws-efs-csi-driver-node"),
         {"spec": {"secretRef": {"name": "other"}}},
     )
-    assert (await Takeover(objects, "default").step(forced=False, node_daemon_set=None)).done
+    assert (await takeover_of(objects).step(forced=False)).done
     assert await left_over(objects) == before
 
 
 async def test_object_that_cannot_be_deleted_does_not_keep_the_others(objects: DenyingClient) -> None:
     objects.denied = {"aws-efs-csi-driver-controller-metrics", "aws-efs-csi-driver-controller-pdb"}
-    takeover = Takeover(objects, "default")
-    progress = await takeover.step(forced=False, node_daemon_set=None)
+    takeover = takeover_of(objects)
+    progress = await takeover.step(forced=False)
     assert await left_over(objects) == objects.denied
     assert [error.split(":")[0] for error in progress.errors] == [
         "Service default/aws-efs-csi-driver-controller-metrics",
@@ -277,7 +281,7 @@ async def test_object_that_cannot_be_deleted_does_not_keep_the_others(objects: D
     ]
     assert not progress.done
     objects.denied = set()
-    assert (await takeover.step(forced=False, node_daemon_set=None)).done
+    assert (await takeover.step(forced=False)).done
 
 
 def older_pod(name: str, *, node: str = "a", account: str = "efs-csi-sa", namespace: str = "default") -> Pod:
@@ -311,7 +315,7 @@ async def test_older_pods_are_recognised_by_their_account(
         await create_account(kube, account)
     await kube.create(older_pod("p", account=account))
     await kube.patch(Pod.Status, "p", {"status": {"phase": phase}}, namespace="default")
-    progress = await Takeover(ObjectClient(kube), "default").step(forced=False, node_daemon_set=None)
+    progress = await takeover_of(ObjectClient(kube)).step(forced=False)
     assert bool(progress.waiting) is is_older
 
 
@@ -323,9 +327,9 @@ async def test_older_controller_is_waited_for_until_its_pods_have_ended(kube: As
         "spec": {"selector": {"matchLabels": labels}, "template": template},
     }
     await kube.create(cast("Deployment", Deployment.from_dict(older)))
-    takeover = Takeover(ObjectClient(kube), "default")
+    takeover = takeover_of(ObjectClient(kube))
     for _ in range(2):
-        progress = await takeover.step(forced=True, node_daemon_set=None)
+        progress = await takeover.step(forced=True)
         assert progress.controller == (
             "the pods of Deployment default/aws-efs-csi-driver-controller are ending"
         )
@@ -334,24 +338,47 @@ async def test_older_controller_is_waited_for_until_its_pods_have_ended(kube: As
     await kube.patch(
         Deployment, "aws-efs-csi-driver-controller", without, namespace="default", patch_type=PatchType.MERGE
     )
-    assert (await takeover.step(forced=True, node_daemon_set=None)).done
-
-
-def observed(*, desired: int, ready: int, generation: int = 1) -> Manifest:
-    """A DaemonSet of the driver with the status of its first generation."""
-    status = {"observedGeneration": 1, "desiredNumberScheduled": desired, "numberReady": ready}
-    return new_daemon_set(status, generation)
-
-
-def new_daemon_set(status: dict[str, int], generation: int = 1) -> Manifest:
-    metadata = {"name": "kube-efs-node", "namespace": "default", "generation": generation}
-    spec = {"selector": {"matchLabels": dict(NEW_LABELS)}}
-    return {"kind": "DaemonSet", "metadata": metadata, "spec": spec, "status": status}
+    assert (await takeover.step(forced=True)).done
 
 
 NEW_LABELS = {"component": "kube-efs-node"}
-# What the API server answers before kube-controller-manager has handled a new DaemonSet.
-NEW = new_daemon_set({"desiredNumberScheduled": 0, "numberReady": 0})
+
+
+async def create_new_driver(kube: AsyncClient) -> None:
+    """Its DaemonSet, before kube-controller-manager has read it."""
+    template = {
+        "metadata": {"labels": NEW_LABELS},
+        "spec": {"containers": [{"name": "c", "image": "example.com/c"}]},
+    }
+    labels = {"app.kubernetes.io/part-of": "kube-efs"}
+    body = {
+        "metadata": {"name": "kube-efs-node", "namespace": "default", "labels": labels},
+        "spec": {"selector": {"matchLabels": NEW_LABELS}, "template": template},
+    }
+    await kube.create(cast("DaemonSet", DaemonSet.from_dict(body)))
+
+
+async def observe_new_driver(kube: AsyncClient, *, desired: int, ready: int) -> None:
+    """Write the status of the first generation of its DaemonSet."""
+    status = {
+        "observedGeneration": 1,
+        "currentNumberScheduled": desired,
+        "desiredNumberScheduled": desired,
+        "numberMisscheduled": 0,
+        "numberReady": ready,
+    }
+    await kube.patch(
+        DaemonSet.Status,
+        "kube-efs-node",
+        {"status": status},
+        namespace="default",
+        patch_type=PatchType.MERGE,
+    )
+
+
+async def install_new_driver(kube: AsyncClient, *, desired: int, ready: int) -> None:
+    await create_new_driver(kube)
+    await observe_new_driver(kube, desired=desired, ready=ready)
 
 
 async def new_pod(kube: AsyncClient, node: str, *, ready: bool = False, scheduled: bool = True) -> None:
@@ -389,8 +416,8 @@ async def test_message_names_the_nodes_without_a_driver_that_a_takeover_waits_fo
     await new_pod(kube, "broken")
     await new_pod(kube, "full", scheduled=False)
     await new_pod(kube, "new", ready=True)
-    daemon_set = observed(desired=5, ready=1)
-    progress = await Takeover(ObjectClient(kube), "default").step(forced=forced, node_daemon_set=daemon_set)
+    await install_new_driver(kube, desired=5, ready=1)
+    progress = await takeover_of(ObjectClient(kube)).step(forced=forced)
     assert progress.waiting == (
         "2 nodes still have the older driver; the next older pod is deleted when the new driver is ready on"
         " broken, full: see the pods of DaemonSet default/kube-efs-node, and repair broken nodes or delete"
@@ -402,9 +429,8 @@ async def test_message_names_the_nodes_without_a_driver_that_a_takeover_waits_fo
 async def test_number_of_nodes_is_named_while_they_have_no_pod_of_the_new_driver(kube: AsyncClient) -> None:
     await create_account(kube, "efs-csi-sa")
     await kube.create(older_pod("old", node="a"))
-    progress = await Takeover(ObjectClient(kube), "default").step(
-        forced=False, node_daemon_set=observed(desired=4, ready=1)
-    )
+    await install_new_driver(kube, desired=4, ready=1)
+    progress = await takeover_of(ObjectClient(kube)).step(forced=False)
     assert "when the new driver is ready on 2 of the other nodes: see the pods of" in progress.waiting
 
 
@@ -417,8 +443,8 @@ async def test_message_names_the_older_pod_whose_end_is_waited_for(kube: AsyncCl
     await kube.create(leaving)
     await kube.delete(Pod, "old-a", namespace="default")
     await kube.create(older_pod("old-b", node="b"))
-    daemon_set = observed(desired=2, ready=0)
-    progress = await Takeover(ObjectClient(kube), "default").step(forced=False, node_daemon_set=daemon_set)
+    await install_new_driver(kube, desired=2, ready=0)
+    progress = await takeover_of(ObjectClient(kube)).step(forced=False)
     assert progress.waiting == (
         "2 nodes still have the older driver; older pods are ending on a: if such a machine is permanently"
         " off, delete its Node"
@@ -426,13 +452,18 @@ async def test_message_names_the_older_pod_whose_end_is_waited_for(kube: AsyncCl
     assert await older_pods_left(kube) == ["old-b"]
 
 
-@pytest.mark.parametrize("daemon_set", [NEW, observed(desired=0, ready=0, generation=2)])
+@pytest.mark.parametrize("is_edited", [pytest.param(False, id="new"), pytest.param(True, id="edited")])
 async def test_no_older_pod_is_deleted_while_the_status_of_the_new_daemon_set_is_unknown(
-    kube: AsyncClient, daemon_set: Manifest
+    kube: AsyncClient, *, is_edited: bool
 ) -> None:
     await create_account(kube, "efs-csi-sa")
     await kube.create(older_pod("old", node="a"))
-    progress = await Takeover(ObjectClient(kube), "default").step(forced=False, node_daemon_set=daemon_set)
+    await create_new_driver(kube)
+    if is_edited:
+        await observe_new_driver(kube, desired=0, ready=0)
+        slower = {"spec": {"minReadySeconds": 1}}
+        await kube.patch(DaemonSet, "kube-efs-node", slower, namespace="default", patch_type=PatchType.MERGE)
+    progress = await takeover_of(ObjectClient(kube)).step(forced=False)
     assert progress.waiting == (
         "1 nodes still have the older driver; the next older pod is deleted when Kubernetes has read"
         " DaemonSet default/kube-efs-node of the new driver"
@@ -491,9 +522,8 @@ async def test_older_pod_stays_if_a_pod_on_its_node_has_begun_to_use_a_volume(
         await kube.create(older_pod(f"old-{node}", node=node))
     await create_volume(kube, "data", **source)
     after_list(kube, "pods", lambda: create_user(kube, "web", "a", "data"))
-    await Takeover(ObjectClient(kube), "default").step(
-        forced=False, node_daemon_set=observed(desired=2, ready=0)
-    )
+    await install_new_driver(kube, desired=2, ready=0)
+    await takeover_of(ObjectClient(kube)).step(forced=False)
     assert await kube.get(Pod, "web", namespace="default")
     assert await older_pods_left(kube) == left
 
@@ -510,11 +540,23 @@ async def test_no_older_pod_is_deleted_if_another_one_has_just_been_deleted(
     after_list(
         kube, "pods", lambda: kube.delete(Pod, "old-b", namespace="default", grace_period=grace_period)
     )
-    progress = await Takeover(ObjectClient(kube), "default").step(
-        forced=False, node_daemon_set=observed(desired=2, ready=0)
-    )
+    await install_new_driver(kube, desired=2, ready=0)
+    progress = await takeover_of(ObjectClient(kube)).step(forced=False)
     assert await older_pods_left(kube) == ["old-a"]
     assert progress.waiting
+
+
+async def test_older_pod_stays_if_the_new_driver_of_another_node_is_not_ready_any_more(
+    kube: AsyncClient,
+) -> None:
+    await create_account(kube, "efs-csi-sa")
+    await kube.create(older_pod("old-a", node="a"))
+    await create_volume(kube, "data", csi={"driver": "efs.csi.aws.com", "volumeHandle": "fs-1"})
+    await install_new_driver(kube, desired=2, ready=1)
+    after_list(kube, "pods", lambda: observe_new_driver(kube, desired=2, ready=0))
+    progress = await takeover_of(ObjectClient(kube)).step(forced=False)
+    assert await older_pods_left(kube) == ["old-a"]
+    assert "the next older pod is deleted when the new driver is ready on 1 of the other" in progress.waiting
 
 
 @pytest.mark.parametrize(
@@ -538,8 +580,8 @@ async def test_pods_of_the_aws_driver_in_other_namespaces_are_waited_for_and_sta
     await create_account(kube, "efs-csi-node-sa", namespace)
     await kube.create(older_pod("old", account="efs-csi-node-sa", namespace=namespace))
 
-    daemon_set = observed(desired=2, ready=1)
-    progress = await Takeover(ObjectClient(kube), "default").step(forced=True, node_daemon_set=daemon_set)
+    await install_new_driver(kube, desired=2, ready=1)
+    progress = await takeover_of(ObjectClient(kube)).step(forced=True)
     assert progress.waiting == is_older * (
         "this operator does not delete older pods of other namespaces: drain the nodes of"
         f" {namespace}/old, then delete these pods"
@@ -569,7 +611,7 @@ async def test_next_older_pod_is_deleted_only_after_a_refusal(
         raise error
 
     monkeypatch.setattr(kube, "delete", fail)
-    daemon_set = observed(desired=2, ready=0)
-    progress = await Takeover(ObjectClient(kube), "default").step(forced=False, node_daemon_set=daemon_set)
+    await install_new_driver(kube, desired=2, ready=0)
+    progress = await takeover_of(ObjectClient(kube)).step(forced=False)
     assert asked == expected
     assert len(progress.errors) == len(expected)
