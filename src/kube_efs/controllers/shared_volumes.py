@@ -81,7 +81,7 @@ class SharedVolumeController(Controller[Owner]):
         self._statuses: dict[Owner, Status] = {}
         # By the names of their volumes: two of different namespaces can have the same one.
         self._failed: defaultdict[str, set[Owner]] = defaultdict(set)
-        # The message of each one that waits, and since when it is the same.
+        # Why each one waits or has failed, and since when.
         self._waiting: dict[Owner, tuple[str, float]] = {}
 
     def listed(self, owners: Collection[Owner]) -> None:
@@ -156,12 +156,14 @@ class SharedVolumeController(Controller[Owner]):
         return None
 
     async def _outcome(self, shared: SharedVolume) -> tuple[SharedVolume, Status] | None:
-        """Run steps until nothing is left to do; None when our finalizer was removed."""
+        """Run steps until nothing is left to do; None without our finalizer on one that is deleted."""
         found = Found(shared=shared)
         try:
             found = await self._steps.look(shared)
             for _ in range(_STEPS_MAX):
                 decision = decide(found)
+                if decision is None:
+                    return None
                 if isinstance(decision, Status):
                     return found.shared, decision
                 after = await self._steps.take(decision, found)
@@ -184,7 +186,9 @@ class SharedVolumeController(Controller[Owner]):
             self._failed[owner.volume_name].add(owner)
         else:
             self._has_not_failed(owner)
-        if not status.is_waiting:
+        # One that was deleted meanwhile is handled once more, and then forgotten.
+        is_final = status.is_lasting and owner in self._known
+        if is_final or not (is_failed or status.is_waiting):
             self._waiting.pop(owner, None)
         self._events.settled(shared, status)
         if status != shared.status:
@@ -192,20 +196,25 @@ class SharedVolumeController(Controller[Owner]):
             self._statuses[owner] = status
             await self._store.write_status(shared, status)
         if is_failed:
-            # One that was deleted meanwhile is handled once more, and then forgotten.
-            is_final = status.is_lasting and owner in self._known
-            return None if is_final else self._backoff_seconds
+            # Without its text, which can be another one each time.
+            return None if is_final else self._growing_pause(owner, str(status.phase), self._backoff_seconds)
         pause = min(_CHECK_AGAIN_SECONDS, self._backoff_seconds)
-        if not status.is_waiting:
-            return pause if status.phase in _WAITING else None
-        # For the message only: watches show when the claim or the volume is gone. A wait may never end, as
-        # users can add finalizers to their claims. So the pause grows to the time without a change.
+        if status.is_waiting:
+            # For the message only: watches show when the claim or the volume is gone.
+            return self._growing_pause(owner, status.message, pause)
+        return pause if status.phase in _WAITING else None
+
+    def _growing_pause(self, owner: Owner, reason: str, shortest: float) -> float:
+        """The time that the reason has lasted, from ``shortest`` to five minutes.
+
+        A wait or a failure may never end: users can add finalizers to their claims, or have a quota.
+        """
         now = asyncio.get_running_loop().time()
-        message, since = self._waiting.get(owner, ("", now))
-        if message != status.message:
+        before, since = self._waiting.get(owner, ("", now))
+        if before != reason:
             since = now
-        self._waiting[owner] = status.message, since
-        return min(max(pause, now - since), _LONGEST_PAUSE_SECONDS)
+        self._waiting[owner] = reason, since
+        return max(shortest, min(now - since, _LONGEST_PAUSE_SECONDS))
 
     def _forget(self, owner: Owner) -> None:
         self._has_not_failed(owner)

@@ -316,6 +316,40 @@ async def test_waiting_shared_volume_is_checked_ever_less_until_something_change
 
 
 @pytest.mark.virtual_time
+async def test_failed_shared_volume_is_retried_ever_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users can let any number of them fail without end, such as with a quota."""
+
+    async def refuse(_: SharedVolume) -> MarkedClaim:
+        raise KubeDenied(f"exceeded quota: {one.api.looked}")
+
+    async with scene(backoff_seconds=60) as one:
+        monkeypatch.setattr(one.api, "make_claim", refuse)
+        one.controller.seen(OWNER)
+        for seconds, looked in ((59, 1), (2, 2), (60, 3), (120, 4), (240, 5), (3600, 17)):
+            await asyncio.sleep(seconds)
+            assert one.api.looked == looked
+        # A change is noticed at once.
+        monkeypatch.undo()
+        one.controller.touched(OWNER)
+        await asyncio.sleep(1)
+        assert one.status.phase is READY
+        assert not one.controller._waiting
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("phase", SharedVolumePhase)
+async def test_deleted_shared_volume_with_a_finalizer_of_others_is_not_checked_again(
+    phase: SharedVolumePhase,
+) -> None:
+    async with scene(backoff_seconds=60) as one:
+        status = Status(phase=phase, message="is not allowed")
+        one.api.shared = replace(NEW, deleting=True, finalizers=("example.com/hold",), status=status)
+        one.controller.seen(OWNER)
+        await asyncio.sleep(3600)
+        assert (one.api.looked, one.api.writes) == (1, [])
+
+
+@pytest.mark.virtual_time
 async def test_unknown_users_of_a_claim_hold_up_no_deletion() -> None:
     async with scene() as one:
         one.api.shared = replace(NEW, deleting=True, finalizers=(FINALIZER,))

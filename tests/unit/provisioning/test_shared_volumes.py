@@ -13,7 +13,7 @@ from kube_efs.kube.shared_volumes import SharedVolumeResource, read_shared_volum
 from kube_efs.model.errors import KubeConflict
 from kube_efs.model.shared_volumes.limits import Allowance, Limits
 from kube_efs.model.shared_volumes.plan import Step, decide
-from kube_efs.model.shared_volumes.shared_volume import Owner, SharedVolume, SharedVolumeSource, Status
+from kube_efs.model.shared_volumes.shared_volume import Owner, SharedVolume, SharedVolumeSource
 from kube_efs.provisioning.shared_volumes import SharedVolumeSteps
 
 OWNER = Owner(namespace="default", name="sv1")
@@ -38,7 +38,7 @@ async def test_volume_has_the_source_whose_limit_was_checked(kube: AsyncClient, 
     steps = SharedVolumeSteps(store, LIMITS)
     found = await steps.look(await create(kube))
     with suppress(KubeConflict):
-        while not isinstance(step := decide(found), Status) and step is not Step.MAKE_CLAIM:
+        while isinstance(step := decide(found), Step) and step is not Step.MAKE_CLAIM:
             if step is edited_before:
                 edit = {"spec": {"accessPointID": FORBIDDEN}}
                 await kube.patch(

@@ -69,8 +69,11 @@ class Found:
         return self.claim if self.claim and self.claim.is_ours else None
 
 
-def decide(found: Found) -> Step | Status:
-    """The next step; the status if no step is necessary or possible."""
+def decide(found: Found) -> Step | Status | None:
+    """The next step; the status if no step is necessary or possible.
+
+    None for one that is deleted and only others hold: nothing is left to do for it.
+    """
     if found.shared.deleting:
         return _end(found)
     try:
@@ -85,9 +88,9 @@ def failed(found: Found, message: str) -> Status:
     return _status(found, phase, message)
 
 
-def _end(found: Found) -> Step | Status:
+def _end(found: Found) -> Step | Status | None:
     if FINALIZER not in found.shared.finalizers:
-        return found.shared.status
+        return None
     claim, volume = found.own_claim, found.own_volume
     # The claim first: Kubernetes keeps it while pods use it, and the volume while the claim is bound to it.
     if claim and not claim.claim.deleting:
