@@ -79,6 +79,11 @@ class DriverResource:
         """The finalizers that only this operator removes."""
         return frozenset(self.finalizers) & {FINALIZER, *OLDER_FINALIZERS}
 
+    @property
+    def has_older_finalizers(self) -> bool:
+        """Whether an older operator manages the driver, or did before this one."""
+        return not OLDER_FINALIZERS.isdisjoint(self.finalizers)
+
 
 def read_driver_resource(found: Manifest) -> DriverResource:
     """The resource as the API has it; values that are not valid count as absent."""

@@ -232,9 +232,7 @@ class Reconciler:
 
         Raises KubeError. Nothing else would remove the finalizers of one that does not exist any more.
         """
-        if OLDER_FINALIZERS.isdisjoint(driver.finalizers):
-            return ""
-        return await self._takeover.find_manager()
+        return await self._takeover.find_manager() if driver.has_older_finalizers else ""
 
     async def _wait_for_older_operator(self, driver: DriverResource, manager: str) -> float:
         """Change nothing, and report it."""
@@ -302,7 +300,7 @@ class Reconciler:
 
         Raises KubeError if the driver must not be installed.
         """
-        if self._takeover_done:
+        if self._takeover_done and not driver.has_older_finalizers:
             return Progress(), True
         try:
             takeover = await self._takeover.step(forced=driver.forces_takeover)
@@ -310,9 +308,10 @@ class Reconciler:
             # The next pass repeats the step at once, with newer objects.
             raise
         except KubeError as error:
-            # Without our finalizer, the driver of another operator may be active, and two controllers would
-            # create volumes for one claim. With it, this operator has installed the driver before.
-            if FINALIZER not in driver.finalizers or driver.operator_namespace != self._settings.namespace:
+            # Without our finalizer, or with older ones, the driver of another operator may be active, and two
+            # controllers would create volumes for one claim. Else this operator has installed the driver.
+            is_own = FINALIZER in driver.finalizers and driver.operator_namespace == self._settings.namespace
+            if not is_own or driver.has_older_finalizers:
                 raise
             last = self._last_takeover
             if last is None:

@@ -15,7 +15,7 @@ from lightkube.resources.apps_v1 import Deployment
 from prometheus_client import CollectorRegistry
 
 from kube_efs.kube.events import EventRecorder
-from kube_efs.model.errors import KubeConflict
+from kube_efs.model.errors import KubeConflict, KubeUnavailable
 from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs.model.volumes import FINALIZER as VOLUME_FINALIZER
 from kube_efs.operator.cluster_csi_driver import (
@@ -138,14 +138,7 @@ async def test_new_leader_waits_for_an_older_controller_that_may_still_end(
         return _refusal(500)
 
     reconciler, _ = _reconciler(client_of(answer), Platform.KUBERNETES)
-    metadata = {
-        "name": "efs.csi.aws.com",
-        "uid": "1",
-        "finalizers": [FINALIZER],
-        "annotations": {OPERATOR_NAMESPACE: "storage"},
-    }
-    driver = read_driver_resource({"metadata": metadata, "spec": {"managementState": "Managed"}})
-    progress, knows_older_pods = await reconciler._take_over(driver)
+    progress, knows_older_pods = await reconciler._take_over(installed_driver("storage"))
     assert bool(progress.controller) is not is_installed
     assert progress.errors
     assert not knows_older_pods
@@ -323,6 +316,38 @@ async def settled(reconciler: Reconciler, cache: ObjectCache, kube: AsyncClient)
         await reconciler.reconcile()
         found = [one async for one in kube.list(ClusterCSIDriver)]
         cache.driver = manifest_of(found[0], "ClusterCSIDriver") if found else None
+
+
+def installed_driver(namespace: str, older_finalizers: Iterable[str] = ()) -> DriverResource:
+    """The resource of the driver that the operator of this namespace has installed."""
+    metadata = {
+        "name": "efs.csi.aws.com",
+        "uid": "1",
+        "finalizers": [*older_finalizers, FINALIZER],
+        "annotations": {OPERATOR_NAMESPACE: namespace},
+    }
+    return read_driver_resource({"metadata": metadata, "spec": {"managementState": "Managed"}})
+
+
+async def test_older_operator_that_comes_back_is_found_when_it_adds_its_finalizers(kube: AsyncClient) -> None:
+    """Until the next search for older operators, its finalizers would be removed again and again."""
+    reconciler, _ = _reconciler(kube, Platform.KUBERNETES, namespace="default")
+    progress, _ = await reconciler._take_over(installed_driver("default"))
+    assert progress.done
+    await kube.create(cast("Deployment", Deployment.from_dict(OLDER_OPERATOR)))
+    progress, _ = await reconciler._take_over(installed_driver("default", OLDER_FINALIZERS))
+    assert progress.blocked.startswith("Deployment default/aws-efs-csi-driver-operator still runs")
+
+
+async def test_driver_with_older_finalizers_is_not_changed_while_older_operators_are_unknown(
+    client_of: Callable[..., AsyncClient],
+) -> None:
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        return _refusal(404 if request.url.path.endswith("/kube-efs-controller") else 500)
+
+    reconciler, _ = _reconciler(client_of(answer), Platform.KUBERNETES)
+    with pytest.raises(KubeUnavailable):
+        await reconciler._take_over(installed_driver("storage", OLDER_FINALIZERS))
 
 
 async def _nothing() -> None:
