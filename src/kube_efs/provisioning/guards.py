@@ -429,10 +429,10 @@ class Guards:
         mount target since the removal began, so the addresses are read after the volumes; and those that the
         removal has deleted since still count.
         """
+        sources = {name: one.mounted_nfs for name, one in view.volumes.items()}
         addresses = set(found.addresses)
         if self._addresses is not None:
             addresses.update(await self._addresses(found.file_system_id))
-        sources = {name: one.mounted_nfs for name, one in view.volumes.items()}
         return {
             name: read_directory(nfs.path)
             for name, nfs in sources.items()

@@ -329,14 +329,15 @@ class AccessPoints:
             self._expect_late(wanted)
             raise
         except AwsError as error:
+            # AWS has refused this attempt, usually after refused repetitions. Unlike one without an answer,
+            # it cannot take effect late.
+            if isinstance(error, AwsThrottled):
+                raise
             # The library repeats a request without an answer, and the first one can still take effect. Only a
             # missing file system decides about both.
             is_lost = isinstance(error, AwsUnavailable) or error.is_repeated
             if is_lost and not isinstance(error, AwsNotFound):
                 self._expect_late(wanted)
-                raise
-            # AWS has refused this attempt, so unlike one without an answer, it cannot take effect late.
-            if isinstance(error, AwsThrottled):
                 raise
             # The answer to this attempt says nothing about the earlier one.
             with _undecided():

@@ -41,7 +41,7 @@ from kube_efs.model.csi.made_file_systems import (
 )
 from kube_efs.model.csi.parameters import FileSystemReference, parse_referenced
 from kube_efs.model.efs.file_systems import LifeCycleState, MountTarget
-from kube_efs.model.efs.ids import ClaimUid, FileSystemId
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId
 from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsError,
@@ -333,31 +333,49 @@ class FileSystems:
             if not await self._confirmed(found, order):
                 return None
         # Read now, because ``found`` was read before a wait for the directory.
-        if await self._can_be_mounted(found.file_system_id):
-            try:
-                await check_contents(found)
-            except (RemovalRefused, WorkerFailed):
-                # A removal may be impossible for long, so new volumes may use it again.
-                await self.reopen(found)
-                raise
-            # Workers can take minutes, and others may have begun to use the file system meanwhile.
-            if not await self._confirmed(found, order):
-                return None
-        elif found.is_used and not found.is_checked:
-            # Somebody else has deleted them, perhaps to create others.
-            raise RemovalRefused(
-                "has no mount targets, so nobody can look for snapshots in it",
-                field="file system",
-                value=found.file_system_id,
-                remedy="create a mount target, or delete the file system",
-            )
+        before = await self._removing(found.file_system_id)
+        if not await self._check_contents(found, before, order, check_contents):
+            return None
         now = await self._removing(found.file_system_id)
-        if now is not None and now.is_used and not found.is_used:
+        if before is None or now is None:
+            return found
+        if now.is_used and not found.is_used:
             await self.reopen(found)
             return None
-        if now is not None and found.is_used and not now.is_checked:
+        if now.use != before.use or (found.is_used and not now.is_used):
+            # Another process may have reopened it and begun another removal since the contents were checked.
+            # Or its tags are not visible yet.
+            raise _used_again(found.file_system_id)
+        if found.is_used and not now.is_checked:
             await self._gateway.made_file_systems.set_checked(now)
-        return found
+        return replace(found, use=now.use)
+
+    async def _check_contents(
+        self,
+        found: MadeFileSystem,
+        now: MadeFileSystem | None,
+        order: RemovalOrder,
+        check_contents: Callable[[MadeFileSystem], Awaitable[None]],
+    ) -> bool:
+        """Whether its removal may continue; raises what ``begin_removal`` raises."""
+        if not await self._can_be_mounted(found.file_system_id):
+            if now is not None and found.is_used and not now.is_checked:
+                # Somebody else has deleted them, perhaps to create others.
+                raise RemovalRefused(
+                    "has no mount targets, so nobody can look for snapshots in it",
+                    field="file system",
+                    value=found.file_system_id,
+                    remedy="create a mount target, or delete the file system",
+                )
+            return True
+        try:
+            await check_contents(found)
+        except (RemovalRefused, WorkerFailed):
+            # A removal may be impossible for long, so new volumes may use it again.
+            await self.reopen(found)
+            raise
+        # Workers can take minutes, and others may have begun to use the file system meanwhile.
+        return await self._confirmed(found, order)
 
     async def remove(
         self, found: MadeFileSystem, order: RemovalOrder, delete_access_point: Callable[[], Awaitable[None]]
@@ -370,7 +388,7 @@ class FileSystems:
         AwsError, KubeError.
         """
         name = found.file_system_id
-        await self._delete_mount_targets(name)
+        await self._delete_mount_targets(found)
         # After the mount targets: EC2 does not delete a security group that is in use.
         for group in await self._gateway.owned.security_groups_named(found.security_group, (CLUSTER, "true")):
             remedy = (
@@ -378,11 +396,11 @@ class FileSystems:
             )
             with _advising(_GROUP_IN_USE, remedy):
                 await self._gateway.owned.delete_security_group(group)
-        await self._confirm_last(name, order)
+        await self._confirm_last(found, order)
         await delete_access_point()
         # Once more: that call may have taken minutes, or this process was paused. Meanwhile, others may have
         # kept the volume and reported that its data stays.
-        await self._confirm_last(name, order)
+        await self._confirm_last(found, order)
         try:
             remedy = (
                 "if it is part of a replication, delete the replication configuration; it is deleted then"
@@ -393,13 +411,13 @@ class FileSystems:
             log.info("file-system-gone", file_system=name)
         log.info("file-system-removed", file_system=name, owner=found.owner.name)
 
-    async def _confirm_last(self, name: FileSystemId, order: RemovalOrder) -> None:
+    async def _confirm_last(self, found: MadeFileSystem, order: RemovalOrder) -> None:
         """Raise KubeEfsError unless the file system is still to be removed; one deletion may follow."""
-        await self._removing(name)
+        await self._check_unused_since(found)
         # The order comes last, because ``CALL_SECONDS`` begins with its confirmation.
         await order.confirm()
         if order.permit.keeps_file_system:
-            raise NotYet(order.permit.keeps_file_system, field="file system", value=name)
+            raise NotYet(order.permit.keeps_file_system, field="file system", value=found.file_system_id)
 
     async def reopen(self, found: MadeFileSystem) -> MadeFileSystem | None:
         """Let new volumes use it again, although a removal had begun; None if it does not exist any more.
@@ -565,19 +583,37 @@ class FileSystems:
             self._described = (began, subnets)
         return subnets
 
-    async def _delete_mount_targets(self, name: FileSystemId) -> None:
-        until = _now() + self._patience_seconds
-        while left := await self._gateway.delete_mount_targets(name):
+    async def _delete_mount_targets(self, found: MadeFileSystem) -> None:
+        """Delete those that exist now; raises NotYet while AWS deletes them, and if people create others."""
+        name, until = found.file_system_id, _now() + self._patience_seconds
+        known: set[MountTargetId] | None = None
+        while targets := await self._mount_targets(name):
+            there = {one.mount_target_id for one in targets}
+            if known is not None and (others := sorted(there - known)):
+                # A volume that nobody has looked for may be mounted from its address.
+                problem, remedy = f"has got {', '.join(others)}", "the removal is checked again"
+                raise NotYet(problem, field="file system", value=name, remedy=remedy)
+            known = there
+            for one in targets:
+                if not one.state.ending:
+                    with suppress(AwsNotFound):
+                        await self._gateway.delete_mount_target(one.mount_target_id)
             if _now() >= until:
                 raise NotYet(
-                    f"still has {left} mount targets, which AWS deletes",
+                    f"still has {len(targets)} mount targets, which AWS deletes",
                     field="file system",
                     value=name,
                     remedy="the removal is continued",
                 )
             await asyncio.sleep(_POLL_SECONDS)
             # If this process was paused, another one may have given up the removal meanwhile.
-            await self._removing(name)
+            await self._check_unused_since(found)
+
+    async def _check_unused_since(self, found: MadeFileSystem) -> None:
+        """Raise NotYet if the removal was given up since ``found`` was checked, also if another one began."""
+        now = await self._removing(found.file_system_id)
+        if now is not None and now.use != found.use:
+            raise _used_again(found.file_system_id)
 
     async def _removing(self, name: FileSystemId) -> MadeFileSystem | None:
         """The file system while its removal is recorded, None if it does not exist any more.
@@ -589,7 +625,7 @@ class FileSystems:
         except AwsNotFound:
             return None
         if found is None or found.stage is not Stage.REMOVING:
-            raise NotYet("may be used again", field="file system", value=name, remedy="it is retried")
+            raise _used_again(name)
         return found
 
     async def _get(self, name: FileSystemId) -> MadeFileSystem:
@@ -642,6 +678,10 @@ def _check_usable(found: MadeFileSystem) -> None:
             value=found.file_system_id,
             remedy="another one is created afterwards",
         )
+
+
+def _used_again(name: FileSystemId) -> NotYet:
+    return NotYet("may be used again", field="file system", value=name, remedy="it is retried")
 
 
 def _pending(name: FileSystemId, problem: str) -> VolumePending:

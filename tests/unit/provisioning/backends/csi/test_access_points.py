@@ -178,7 +178,7 @@ async def test_creation_on_a_file_system_that_was_deleted_is_settled(scene: Scen
     assert (scene.points.may_have("pvc-1"), scene.held, scene.points.is_blank) == (False, set(), True)
 
 
-@pytest.mark.parametrize("kind", [AwsDenied, AwsRefused, AwsThrottled])
+@pytest.mark.parametrize("kind", [AwsDenied, AwsRefused])
 async def test_refusal_of_a_repeated_request_does_not_free_the_id_of_the_first_one(
     scene: Scene, kind: type[AwsError]
 ) -> None:
@@ -188,6 +188,13 @@ async def test_refusal_of_a_repeated_request_does_not_free_the_id_of_the_first_o
     made = await scene.create(request(**NARROW))
     with pytest.raises(NotYet, match="may be created again by an earlier call"):
         scene.points.check_stays_gone(made)
+
+
+async def test_removal_does_not_wait_for_a_creation_that_was_throttled_with_its_repetitions(
+    scene: Scene,
+) -> None:
+    await scene.fail(request(**NARROW), _repeated(AwsThrottled))
+    scene.points.check_stays_gone(await scene.create(request(**NARROW)))
 
 
 async def test_missing_file_system_decides_about_the_first_request_too(scene: Scene) -> None:

@@ -37,7 +37,7 @@ from kube_efs.model.csi.access_points import NEW_SECONDS, AccessPoint, VolumeReq
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument, VolumePending
 from kube_efs.model.csi.file_system_templates import Scope
-from kube_efs.model.csi.made_file_systems import FileSystemOwner, Stage
+from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem, Stage
 from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
@@ -743,6 +743,101 @@ def test_use_with_new_mount_targets_after_a_refused_removal_needs_another_check(
     run(test)
 
 
+def _together(account: AwsAccount, first: Driver, handle: VolumeHandle) -> Driver:
+    """Another process with the same directories."""
+    second = Driver(account)
+    second.note(f"pvc-{UID}", handle)
+    second.folders.made = first.folders.made
+    return second
+
+
+async def _take_snapshot(driver: Driver, file_system_id: FileSystemId) -> None:
+    driver.folders.made[f"{file_system_id}:/.kube-efs-snapshots/s-1"] = Permissions()
+    await driver.file_systems.check_stays(file_system_id)
+
+
+def test_check_for_snapshots_does_not_count_for_the_removal_of_another_process() -> None:
+    """The first process was paused, after which people have kept the volume for a while."""
+
+    async def test() -> None:
+        account = AwsAccount()
+        first = Driver(account)
+        handle = await first.create(wanted())
+        second, name = _together(account, first, handle), handle.file_system_id
+        reached, goes_on = asyncio.Event(), asyncio.Event()
+        check = first.volumes._check_contents
+
+        async def check_slowly(found: MadeFileSystem) -> None:
+            await check(found)
+            reached.set()
+            await goes_on.wait()
+
+        first.volumes._check_contents = check_slowly  # type: ignore[method-assign]
+        removing = asyncio.create_task(first.volumes.delete(handle))
+        await reached.wait()
+        found = await second.file_systems.get(name)
+        assert found is not None
+        await second.file_systems.reopen(found)
+        await _take_snapshot(second, name)
+        await second.file_systems._gateway.made_file_systems.set_stage(name, Stage.REMOVING)
+        goes_on.set()
+        with pytest.raises(NotYet, match="may be used again"):
+            await removing
+        with pytest.raises(RemovalRefused, match="contains 1 snapshots"):
+            await second.volumes.delete(handle)
+
+    run(test)
+
+
+async def _use_and_remove(second: Driver, file_system_id: FileSystemId) -> None:
+    """The removal is given up, the file system is used and gets a snapshot, and another removal begins."""
+    found = await second.file_systems.get(file_system_id)
+    assert found is not None
+    await second.file_systems.reopen(found)
+    await second.file_systems.record_use(file_system_id)
+    await _take_snapshot(second, file_system_id)
+    await second.file_systems._gateway.made_file_systems.set_stage(file_system_id, Stage.REMOVING)
+
+
+def test_removal_that_deletes_mount_targets_does_not_continue_after_another_use() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        first = Driver(account)
+        handle = await first.create(wanted())
+        second = _together(account, first, handle)
+        removing = asyncio.create_task(first.volumes.delete(handle))
+        while {one["LifeCycleState"] for one in account.mount_targets.values()} != {"deleting"}:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        await _use_and_remove(second, handle.file_system_id)
+        with pytest.raises(NotYet, match="may be used again"):
+            await removing
+        assert handle.file_system_id in account.file_systems
+
+    run(test)
+
+
+def test_check_for_snapshots_that_was_read_before_a_wait_does_not_count_after_another_use() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        first = Driver(account, patience_seconds=0)
+        await _until_done(lambda: first.create(wanted()))
+        handle = parse_volume_handle(first.index.volumes[f"pvc-{UID}"].csi.handle)  # type: ignore[union-attr]
+        second, name = _together(account, first, handle), handle.file_system_id
+        with pytest.raises(NotYet, match="still has 3 mount targets"):
+            await first.volumes.delete(handle)
+        place = Location(file_system_id=name, directory=Directory(("new",)))
+        async with first.guards.reservations.making(place):
+            removing = asyncio.create_task(first.volumes.delete(handle))
+            await asyncio.sleep(0.5)
+            await _use_and_remove(second, name)
+            account.mount_targets.clear()
+        with pytest.raises(RemovalRefused, match="has no mount targets"):
+            await removing
+        assert name in account.file_systems
+
+    run(test)
+
+
 def test_check_for_snapshots_does_not_count_after_the_next_use() -> None:
     async def test() -> None:
         account = AwsAccount()
@@ -807,6 +902,28 @@ def test_volume_with_the_address_of_a_mount_target_that_is_new_keeps_the_file_sy
         with pytest.raises(RemovalRefused, match="also used by volume static"):
             await removing
         assert len(account.mount_targets) == 2
+
+    run(test)
+
+
+def test_mount_target_that_people_create_while_others_are_deleted_is_checked() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted(subnetIds="subnet-0"))
+        name = handle.file_system_id
+        removing = asyncio.create_task(driver.volumes.delete(handle))
+        while {one["LifeCycleState"] for one in account.mount_targets.values()} != {"deleting"}:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        made = account.call("CreateMountTarget", {"FileSystemId": name, "SubnetId": "subnet-1"})
+        server = NfsSource(server=made["IpAddress"], path="/")
+        static = Volume(name="static", uid="s", phase=VolumePhase.BOUND, nfs=server)
+        driver.index.put_volume(static)
+        with pytest.raises(NotYet, match=f"has got {made['MountTargetId']}"):
+            await removing
+        with pytest.raises(RemovalRefused, match="also used by volume static"):
+            await driver.volumes.delete(handle)
+        assert account.mount_targets[made["MountTargetId"]]["LifeCycleState"] != "deleting"
 
     run(test)
 
