@@ -151,18 +151,19 @@ class Efs:
 
     def mount_target_goes(self, file_system_id: str) -> None:
         """Call the observers for each pod that has the file system mounted, if this was the last one."""
-        for pod in () if self._has_targets(file_system_id) else self.mounted_by(file_system_id):
+        for pod in () if self.has_targets(file_system_id) else self.mounted_by(file_system_id):
             self._lose_mount(file_system_id, pod)
 
     def mount(self, file_system_id: str, pod: str) -> None:
         """Call the observers if the file system is being removed or gone, and has no mount targets."""
         found = self.file_systems[file_system_id]
-        if not found.made_by or self._has_targets(file_system_id):
+        if not found.made_by or self.has_targets(file_system_id):
             return
         if found.is_deleted or self.account.stage(file_system_id) == "removing":
             self._lose_mount(file_system_id, pod)
 
-    def _has_targets(self, file_system_id: str) -> bool:
+    def has_targets(self, file_system_id: str) -> bool:
+        """Whether it has a mount target that nobody deletes."""
         targets = [one for one in self.account.mount_targets.values() if one["LifeCycleState"] != "deleting"]
         return any(one["FileSystemId"] == file_system_id for one in targets)
 

@@ -477,7 +477,9 @@ class Simulation:
         found += [
             f"the trash of {one.file_system_id} has {sorted(one.trash)}"
             for one in self.efs.file_systems.values()
-            if one.trash
+            # A volume was kept after the mount targets of its file system were deleted. Until people create
+            # others, no worker pod can mount it.
+            if one.trash and (not one.made_by or self.efs.has_targets(one.file_system_id))
         ]
         ports = published(self.server, NAMESPACE).values()
         there = {
