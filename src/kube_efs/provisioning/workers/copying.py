@@ -280,7 +280,7 @@ def _copy(
             if source is not None:
                 copier.fill(source, tree, (), is_new=False, omitted=OURS)
             copier.remove_links()
-        # An empty or missing source has had no other report. A copy that was given up ends here.
+        # A missing source has had no other report. A copy that was given up ends here.
         report(work.progress)
         os.rmdir(_LINKS, dir_fd=folder)
         with attempt.opened() as own:

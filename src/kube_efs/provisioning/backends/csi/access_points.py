@@ -333,10 +333,10 @@ class AccessPoints:
             # it cannot take effect late.
             if isinstance(error, AwsThrottled):
                 raise
-            # The library repeats a request without an answer, and the first one can still take effect. Only a
-            # missing file system decides about both.
+            # The library repeats a request without an answer, and the first one can still take effect, unless
+            # the file system is missing or full.
             is_lost = isinstance(error, AwsUnavailable) or error.is_repeated
-            if is_lost and not isinstance(error, AwsNotFound):
+            if is_lost and not isinstance(error, (AwsNotFound, AwsLimitReached)):
                 self._expect_late(wanted)
                 raise
             # The answer to this attempt says nothing about the earlier one.

@@ -197,6 +197,22 @@ async def test_removal_does_not_wait_for_a_creation_that_was_throttled_with_its_
     scene.points.check_stays_gone(await scene.create(request(**NARROW)))
 
 
+async def test_claim_gets_the_next_file_system_if_the_first_one_is_full_after_repetitions(
+    scene: Scene,
+) -> None:
+    await scene.points.known.loaded(OTHER)
+    create = scene.api.create
+
+    async def create_on_other(wanted: AccessPointRequest) -> AccessPoint:
+        if wanted.file_system_id == FS:
+            raise _repeated(AwsLimitReached)
+        return await create(wanted)
+
+    scene.api.create = create_on_other  # type: ignore[method-assign]
+    made = await scene.create(request(**NARROW), FS, OTHER)
+    assert made.file_system_id == OTHER
+
+
 async def test_missing_file_system_decides_about_the_first_request_too(scene: Scene) -> None:
     await scene.points.known.loaded(FS)
     error = _repeated(AwsNotFound)
