@@ -203,10 +203,10 @@ async def test_claim_gets_the_next_file_system_if_the_first_one_is_full_after_re
     await scene.points.known.loaded(OTHER)
     create = scene.api.create
 
-    async def create_on_other(wanted: AccessPointRequest) -> AccessPoint:
-        if wanted.file_system_id == FS:
+    async def create_on_other(request: AccessPointRequest) -> AccessPoint:
+        if request.file_system_id == FS:
             raise _repeated(AwsLimitReached)
-        return await create(wanted)
+        return await create(request)
 
     scene.api.create = create_on_other  # type: ignore[method-assign]
     made = await scene.create(request(**NARROW), FS, OTHER)
