@@ -14,14 +14,18 @@ from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld, request
 
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.controllers.csi import Aws, CsiService
+from kube_efs.controllers.csi import Aws, CsiService, guards_of
 from kube_efs.controllers.csi_socket import serve_csi
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub, IdentityStub
+from kube_efs.model.csi.file_system_templates import Scope
+from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem, Stage
 from kube_efs.model.efs.ids import Region
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import InvalidSetting
+from kube_efs.model.errors import InvalidSetting, RemovalRefused
+from kube_efs.model.volumes import NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.backends.csi.accounts import Accounts
+from kube_efs.provisioning.guards import Removal
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.settings.loading import load
 from kube_efs.telemetry.duties import Duties
@@ -113,3 +117,18 @@ async def test_endpoint_that_cannot_be_bound_ends_the_controller(kube: AsyncClie
         with pytest.raises(BaseExceptionGroup) as caught:
             await _serve(stack, kube, "unix:///no/such/folder/csi.sock")
         assert caught.group_contains(InvalidSetting)
+
+
+async def test_guards_of_a_process_look_for_volumes_at_the_addresses_of_mount_targets() -> None:
+    world = CsiWorld()
+    settings = load(ControllerSettings, {"KUBE_EFS_BACKENDS": "csi"})
+    guards = guards_of(settings, world.index, world.store, world.accounts)
+    owner = FileSystemOwner(scope=Scope.CLAIM, name="pvc-1", cluster="cluster-uid")
+    made = MadeFileSystem(file_system_id=FS, owner=owner, stage=Stage.REMOVING, token="token")
+    await guards.check_without_volume(Removal(file_system=made))
+    static = Volume(
+        name="static", uid="s", phase=VolumePhase.BOUND, nfs=NfsSource(server="10.0.1.1", path="/")
+    )
+    world.index.put_volume(static)
+    with pytest.raises(RemovalRefused, match="also used by volume static"):
+        await guards.check_without_volume(Removal(file_system=made))
