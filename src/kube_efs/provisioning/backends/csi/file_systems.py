@@ -122,6 +122,8 @@ class FileSystems:
         self._left_since: dict[FileSystemId, float] = {}
         # File systems without the tags of this cluster, and the time of that answer.
         self._others: dict[FileSystemId, float] = {}
+        # The addresses of those that are being removed, also of mount targets that are deleted by now.
+        self._addresses: dict[FileSystemId, frozenset[str]] = {}
         # The uid of the namespace of each unfinished volume. The namespace can be deleted meanwhile, and only
         # a complete volume is removed with everything that belongs to it.
         self._namespaces: dict[str, str] = {}
@@ -257,8 +259,13 @@ class FileSystems:
         found = await self.get(file_system_id)
         if found is None or found.state.ending:
             return None
-        targets = await self._mount_targets(file_system_id)
-        return replace(found, addresses=frozenset(one.address for one in targets))
+        addresses = frozenset(one.address for one in await self._mount_targets(file_system_id))
+        if found.stage is Stage.REMOVING:
+            # An earlier attempt may have deleted some, and people may have created a volume since that still
+            # names one of these. After a restart, they are not known any more.
+            addresses |= self._addresses.get(file_system_id, frozenset())
+        self._addresses[file_system_id] = addresses
+        return replace(found, addresses=addresses)
 
     async def unfinished(self, *, older_than: float) -> tuple[MadeFileSystem, ...]:
         """Those of this cluster that were created before this time in Unix seconds and were never used.
@@ -409,6 +416,7 @@ class FileSystems:
                 await self._gateway.delete_file_system(name)
         except AwsNotFound:
             log.info("file-system-gone", file_system=name)
+        self._addresses.pop(name, None)
         log.info("file-system-removed", file_system=name, owner=found.owner.name)
 
     async def _confirm_last(self, found: MadeFileSystem, order: RemovalOrder) -> None:

@@ -906,6 +906,29 @@ def test_volume_with_the_address_of_a_mount_target_that_is_new_keeps_the_file_sy
     run(test)
 
 
+def test_volume_with_the_address_of_a_deleted_mount_target_keeps_the_file_system() -> None:
+    """People create it between two attempts of the removal, to keep the data."""
+
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account, patience_seconds=0)
+        await _until_done(lambda: driver.create(wanted()))
+        handle = parse_volume_handle(driver.index.volumes[f"pvc-{UID}"].csi.handle)  # type: ignore[union-attr]
+        address = next(iter(account.mount_targets.values()))["IpAddress"]
+        with pytest.raises(NotYet, match="still has 3 mount targets"):
+            await driver.volumes.delete(handle)
+        server = NfsSource(server=address, path="/")
+        driver.index.put_volume(Volume(name="static", uid="s", phase=VolumePhase.BOUND, nfs=server))
+        await asyncio.sleep(10)
+        with pytest.raises(RemovalRefused, match="also used by volume static"):
+            await driver.volumes.delete(handle)
+        assert handle.file_system_id in account.file_systems
+        driver.forget("static")
+        await driver.volumes.delete(handle)
+
+    run(test)
+
+
 def test_mount_target_that_people_create_while_others_are_deleted_is_checked() -> None:
     async def test() -> None:
         account = AwsAccount()
