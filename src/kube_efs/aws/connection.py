@@ -18,6 +18,7 @@ from botocore import xform_name
 from botocore.exceptions import NoCredentialsError
 from prometheus_client import CollectorRegistry
 
+from kube_efs.aws.attempts import note_attempts, noted_attempts
 from kube_efs.aws.errors import InvalidAnswer, NoCredentialsYet, aws_errors, error_code, reading
 from kube_efs.aws.requests import count_requests
 from kube_efs.aws.session import new_session
@@ -213,7 +214,10 @@ class AwsConnection:
             is_deletion = operation.startswith("Delete")
             self._running += 1
             try:
-                with aws_errors(operation, iam_action=iam_action, subject=subject):
+                with (
+                    noted_attempts(),
+                    aws_errors(operation, iam_action=iam_action, subject=subject),
+                ):
                     # A slot is held until the last retry and page, so this also limits concurrent requests.
                     async with (
                         asyncio.timeout_at(self._next_deadline() if is_deletion else None) as deadline,
@@ -259,6 +263,7 @@ class AwsConnection:
         async with self._opening:
             if service not in self._clients:
                 client = await self._exit_stack.enter_async_context(self._new_client(service))
+                note_attempts(client)
                 if service in _COUNTED and self._metrics.aws_driver is not None:
                     count_requests(client, self._metrics.aws_driver, service)
                 self._clients[service] = client

@@ -222,7 +222,6 @@ def translate(
     translated = kind(problem, field=operation, value=subject, remedy=own_remedy)
     if isinstance(translated, AwsError):
         translated.code = error_code(error)
-        translated.is_repeated = isinstance(error, boto.ClientError) and _is_repeated(error)
     if isinstance(translated, AwsAlreadyExists) and isinstance(error, boto.ClientError):
         translated.existing = _existing_id(error)
     return translated
@@ -240,6 +239,12 @@ def error_code(error: BaseException) -> str:
 def safe_code(code: object) -> str:
     """The code if it has the form of AWS's codes, otherwise ``Unknown``: answers may contain anything."""
     return code if isinstance(code, str) and _CODE.fullmatch(code) else _UNKNOWN_CODE
+
+
+def is_clear_refusal(code: object, status: object) -> bool:
+    """Whether an answer with an error says that the request was not carried out."""
+    code = safe_code(code)
+    return code in THROTTLING_CODES or status in {401, 403, 429} or _is_refusal(code, status)
 
 
 def cause_of(error: BaseException) -> str:
@@ -328,25 +333,18 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
         remedy = f"allow {iam_action} to the role of this process" if iam_action else _CREDENTIALS_REMEDY
         return kind, problem, remedy
     remedy = ""
-    if is_refusal := _is_refusal(error, code, status):
+    if is_refusal := _is_refusal(code, status):
         remedy = _REMEDIES.get(code, "check the value; the API reference of AWS explains the code")
         if code == "ValidationException" and iam_action.startswith("s3files:"):
             remedy = "check the value: a file system must be one of S3 Files, not of EFS"
     return AwsRefused if is_refusal else AwsUnavailable, problem, remedy
 
 
-def _is_refusal(error: boto.ClientError, code: str, status: object) -> bool:
-    """Whether AWS itself has answered that it does not carry out the request.
-
-    An answer to a repetition by the library says nothing about the first request, whose answer was lost.
-    """
+def _is_refusal(code: str, status: object) -> bool:
+    """Whether AWS itself has answered that it does not carry out the request."""
     is_of_caller = isinstance(status, int) and 400 <= status < 500
     is_late = status == 408 or "Timeout" in code or "TimedOut" in code
-    return is_of_caller and code != _UNKNOWN_CODE and not (is_late or _is_repeated(error))
-
-
-def _is_repeated(error: boto.ClientError) -> bool:
-    return bool(_part(error.response, "ResponseMetadata").get("RetryAttempts"))
+    return is_of_caller and code != _UNKNOWN_CODE and not is_late
 
 
 def _existing_id(error: boto.ClientError) -> str:

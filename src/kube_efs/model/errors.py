@@ -190,12 +190,12 @@ class AwsError(KubeEfsError):
     """AWS answered with an error, or did not answer. ``field`` is the call.
 
     ``code`` is the error code of AWS, such as ``FileSystemNotFound``, else the name of the library's error.
-    ``is_repeated``: the answer is to a repetition of the request by the library, so an earlier one may have
-    been lost, and may still take effect.
+    ``is_unclear``: the library has sent the request more than once, or lost its answer. AWS may have carried
+    out one of these attempts, or may still do so, whatever the error says about the last one.
     """
 
     code: str = ""
-    is_repeated: bool = False
+    is_unclear: bool = False
 
 
 class AwsNotFound(AwsError):

@@ -96,7 +96,7 @@ async def find_volume_uses(client: AsyncClient) -> tuple[UseOfVolume, ...]:
 
 
 async def find_volume_uses_on(client: AsyncClient, node: str) -> tuple[UseOfVolume, ...]:
-    """The same for the pods on one node, so fast that it is still true after that; raises KubeError.
+    """The same for the pods on one node, in little time also in a large cluster; raises KubeError.
 
     The pods are read first: a claim is bound before its pod is on a node, so its volume is found then.
     """

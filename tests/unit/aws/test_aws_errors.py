@@ -228,20 +228,6 @@ def test_error_code_is_mapped_to_an_error(code: str, status: int, expected: type
     assert "so it is" not in str(result)
 
 
-def test_refusal_of_a_repeated_request_says_nothing_about_the_first_one() -> None:
-    error = answered("BadRequest")
-    error.response["ResponseMetadata"]["RetryAttempts"] = 1
-    assert type(translated(error)) is AwsUnavailable
-
-
-@pytest.mark.parametrize("repetitions", [0, 1])
-def test_answer_to_a_repeated_request_says_so(repetitions: int) -> None:
-    error = answered("AccessDenied")
-    error.response["ResponseMetadata"]["RetryAttempts"] = repetitions
-    result = translated(error)
-    assert (type(result), result.is_repeated) == (AwsNotPermitted, bool(repetitions))  # type: ignore[attr-defined]
-
-
 def test_refusal_without_a_code_of_aws_is_that_of_a_proxy() -> None:
     assert type(translated(answered("", 407))) is AwsUnavailable
 

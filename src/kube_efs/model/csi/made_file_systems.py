@@ -12,8 +12,8 @@ Each time a file system becomes ``ready`` to be used, ``used`` gets another valu
 value when the contents were checked, before a removal deletes the first mount target: without mount targets,
 nobody can look for snapshots. So the check counts until the file system is used again, and not longer. If a
 removal is refused after that, the file system becomes ``ready`` without mount targets. It is only used again
-when it has new ones. A call that AWS carries out late cannot change that, because the stage ``removing`` is
-written without the two others.
+when it has new ones. A stage ``removing`` that AWS records late does not take the check back, because it is
+written without the two others. A late ``ready`` does: that is safe, and the removal asks for a mount target.
 
 Tags can be copied to other file systems: AWS Backup does so when it restores one. A creation token cannot.
 So the token is a tag, too, and a file system with another token is not one of these.

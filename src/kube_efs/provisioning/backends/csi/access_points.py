@@ -329,15 +329,13 @@ class AccessPoints:
             self._expect_late(wanted)
             raise
         except AwsError as error:
-            # AWS has refused this attempt, usually after refused repetitions. Unlike one without an answer,
-            # it cannot take effect late.
-            if isinstance(error, AwsThrottled):
-                raise
             # The library repeats a request without an answer, and the first one can still take effect, unless
             # the file system is missing or full.
-            is_lost = isinstance(error, AwsUnavailable) or error.is_repeated
+            is_lost = isinstance(error, AwsUnavailable) or error.is_unclear
             if is_lost and not isinstance(error, (AwsNotFound, AwsLimitReached)):
                 self._expect_late(wanted)
+                raise
+            if isinstance(error, AwsThrottled):
                 raise
             # The answer to this attempt says nothing about the earlier one.
             with _undecided():

@@ -178,7 +178,7 @@ async def test_creation_on_a_file_system_that_was_deleted_is_settled(scene: Scen
     assert (scene.points.may_have("pvc-1"), scene.held, scene.points.is_blank) == (False, set(), True)
 
 
-@pytest.mark.parametrize("kind", [AwsDenied, AwsRefused])
+@pytest.mark.parametrize("kind", [AwsDenied, AwsRefused, AwsThrottled])
 async def test_refusal_of_a_repeated_request_does_not_free_the_id_of_the_first_one(
     scene: Scene, kind: type[AwsError]
 ) -> None:
@@ -193,7 +193,7 @@ async def test_refusal_of_a_repeated_request_does_not_free_the_id_of_the_first_o
 async def test_removal_does_not_wait_for_a_creation_that_was_throttled_with_its_repetitions(
     scene: Scene,
 ) -> None:
-    await scene.fail(request(**NARROW), _repeated(AwsThrottled))
+    await scene.fail(request(**NARROW), AwsThrottled("was throttled each time", field="create"))
     scene.points.check_stays_gone(await scene.create(request(**NARROW)))
 
 
@@ -221,9 +221,9 @@ async def test_missing_file_system_decides_about_the_first_request_too(scene: Sc
 
 
 def _repeated(kind: type[AwsError]) -> AwsError:
-    """The answer to a repetition by the library, after a request without an answer."""
+    """The answer to a repetition by the library, after a request that may have been carried out."""
     error = kind("was answered", field="create")
-    error.is_repeated = True
+    error.is_unclear = True
     return error
 
 
