@@ -704,6 +704,29 @@ async def test_stopped_copy_ends_at_its_next_file_and_continues_later(
         assert (point / "new/file").read_text() == "data"
 
 
+async def test_stopped_copy_does_not_wait_for_its_turn(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    point, reached, goes_on = mount(SERVER, "efs"), threading.Event(), threading.Event()
+    (point / "old").mkdir()
+
+    def slow(*_: object) -> None:
+        reached.set()
+        assert goes_on.wait(10)
+
+    monkeypatch.setattr(file_system, "copy_directory", slow)
+    mounted = await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point, base=parse_directory("/pvs"))
+    async with MountedDirectories([mounted]) as directories:
+        first = asyncio.ensure_future(directories.copy(at("/pvs/new"), TERMS))
+        await asyncio.to_thread(reached.wait, 10)
+        second = asyncio.ensure_future(directories.copy(at("/pvs/second"), replace(TERMS, key="pvc-2")))
+        await asyncio.sleep(0)
+        await directories.stop_copy(at("/pvs/second"))
+        with pytest.raises(WorkerFailed, match="was stopped"):
+            await second
+        assert not first.done()
+        goes_on.set()
+        await first
+
+
 @pytest.mark.parametrize("files", [0, 1, 2])
 async def test_copy_that_is_given_up_is_not_completed(
     mount: Mount, monkeypatch: pytest.MonkeyPatch, files: int

@@ -723,6 +723,51 @@ def test_removal_that_was_refused_without_mount_targets_continues_when_nothing_r
     run(test)
 
 
+def test_check_for_snapshots_ends_when_a_file_system_with_mount_targets_is_reopened() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        made = driver.file_systems._gateway.made_file_systems
+        await made.set_stage(handle.file_system_id, Stage.REMOVING)
+        found = await made.get(handle.file_system_id)
+        assert found is not None
+        await made.set_checked(found)
+        await driver.file_systems.reopen(found)
+        account.mount_targets.clear()
+        with pytest.raises(RemovalRefused, match="has no mount targets"):
+            await driver.volumes.delete(handle)
+
+    run(test)
+
+
+def test_removed_file_system_is_not_reopened() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        found = await driver.file_systems.get(handle.file_system_id)
+        assert found is not None
+        account.file_systems.clear()
+        assert await driver.file_systems.reopen(replace(found, stage=Stage.REMOVING)) is None
+
+    run(test)
+
+
+def test_use_of_a_file_system_that_was_reopened_as_unused_makes_it_ready() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        # A process that had not seen its use yet has reopened it.
+        made = driver.file_systems._gateway.made_file_systems
+        await made.set_stage(handle.file_system_id, Stage.CREATING)
+        await driver.file_systems.record_use(handle.file_system_id)
+        assert account.stage(handle.file_system_id) == "ready"
+
+    run(test)
+
+
 @pytest.mark.parametrize("use", ["volume", "snapshot"])
 def test_use_with_new_mount_targets_after_a_refused_removal_needs_another_check(use: str) -> None:
     async def test() -> None:
