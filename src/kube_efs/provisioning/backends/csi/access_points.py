@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final, TypeAlias
 
 import structlog
@@ -397,8 +398,10 @@ class AccessPoints:
             if until > (began if on == file_system_id else now)
         }
         for volume, unclear in list(self._unclear.items()):
-            # The creation was not repeated: this list contains its access point, or it will never exist.
-            is_over = unclear.ended is not None and unclear.ended + _UNCLEAR_SECONDS <= began
+            # The creation was not repeated: this list contains its access point, or it will never exist. One
+            # that still runs cannot succeed after the deletion of its file system either.
+            has_ended = unclear.ended is not None and unclear.ended + _UNCLEAR_SECONDS <= began
+            is_over = has_ended or began == inf
             if unclear.file_system_id == file_system_id and is_over:
                 self._settle(volume)
 

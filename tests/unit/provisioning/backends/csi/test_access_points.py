@@ -178,6 +178,21 @@ async def test_creation_on_a_file_system_that_was_deleted_is_settled(scene: Scen
     assert (scene.points.may_have("pvc-1"), scene.held, scene.points.is_blank) == (False, set(), True)
 
 
+async def test_creation_that_ends_without_an_answer_after_its_file_system_was_deleted_is_settled(
+    scene: Scene,
+) -> None:
+    async def create(request: AccessPointRequest) -> AccessPoint:
+        scene.points.known.forget(request.file_system_id)
+        raise LOST
+
+    scene.api.create = create  # type: ignore[method-assign]
+    with pytest.raises(AwsUnavailable):
+        await scene.create(request(**NARROW))
+    assert (scene.points.may_have("pvc-1"), scene.held) == (False, set())
+    scene.now += 300
+    assert scene.points.is_blank
+
+
 @pytest.mark.parametrize("kind", [AwsDenied, AwsRefused, AwsThrottled])
 async def test_refusal_of_a_repeated_request_does_not_free_the_id_of_the_first_one(
     scene: Scene, kind: type[AwsError]
