@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
@@ -39,7 +39,7 @@ from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument, Vo
 from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem, Stage
 from kube_efs.model.csi.root_directories import VolumeOrigin
-from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import (
@@ -74,6 +74,7 @@ from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.roots import is_root_of_pod
 from kube_efs.telemetry.metrics import AwsMetrics
 
+_T = TypeVar("_T")
 UID = "3f0d2c1e-5a4b-4c3d-9e8f-0123456789ab"
 CLAIM = Claim(namespace="team", name="data", uid=ClaimUid(UID), storage_class="csi")
 # More calls than any creation or removal makes.
@@ -207,15 +208,13 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
         loop.close()
 
 
-async def _until_done(attempt: Callable[[], Awaitable[object]]) -> None:
+async def _until_done(attempt: Callable[[], Awaitable[_T]]) -> _T:
     """Repeat it as csi-provisioner and the queue do."""
     for _ in range(50):
         try:
-            await attempt()
+            return await attempt()
         except (AwsError, NotYet, RemovalRefused, VolumePending):
             await asyncio.sleep(10)
-        else:
-            return
     pytest.fail("it never ended")
 
 
@@ -676,8 +675,7 @@ def test_late_record_of_a_stage_does_not_stop_a_removal_after_its_mount_targets(
     async def test() -> None:
         account = AwsAccount()
         driver = Driver(account, patience_seconds=0)
-        await _until_done(lambda: driver.create(wanted()))
-        handle = parse_volume_handle(driver.index.volumes[f"pvc-{UID}"].csi.handle)  # type: ignore[union-attr]
+        handle = await _until_done(lambda: driver.create(wanted()))
         with pytest.raises(NotYet, match="still has 3 mount targets"):
             await driver.volumes.delete(handle)
         await driver.file_systems._gateway.made_file_systems.set_stage(handle.file_system_id, stage)
@@ -692,8 +690,7 @@ def test_late_record_of_a_stage_does_not_stop_a_removal_after_its_mount_targets(
 
 async def _refused_without_mount_targets(account: AwsAccount, driver: Driver) -> VolumeHandle:
     """A volume whose removal was refused while AWS deleted the mount targets, which are gone now."""
-    await _until_done(lambda: driver.create(wanted()))
-    handle = parse_volume_handle(driver.index.volumes[f"pvc-{UID}"].csi.handle)  # type: ignore[union-attr]
+    handle = await _until_done(lambda: driver.create(wanted()))
     with pytest.raises(NotYet, match="still has 3 mount targets"):
         await driver.volumes.delete(handle)
     driver.note("static", VolumeHandle(file_system_id=handle.file_system_id), provisioned_by=None)
@@ -865,8 +862,7 @@ def test_check_for_snapshots_that_was_read_before_a_wait_does_not_count_after_an
     async def test() -> None:
         account = AwsAccount()
         first = Driver(account, patience_seconds=0)
-        await _until_done(lambda: first.create(wanted()))
-        handle = parse_volume_handle(first.index.volumes[f"pvc-{UID}"].csi.handle)  # type: ignore[union-attr]
+        handle = await _until_done(lambda: first.create(wanted()))
         second, name = _together(account, first, handle), handle.file_system_id
         with pytest.raises(NotYet, match="still has 3 mount targets"):
             await first.volumes.delete(handle)
@@ -957,8 +953,7 @@ def test_volume_with_the_address_of_a_deleted_mount_target_keeps_the_file_system
     async def test() -> None:
         account = AwsAccount()
         driver = Driver(account, patience_seconds=0)
-        await _until_done(lambda: driver.create(wanted()))
-        handle = parse_volume_handle(driver.index.volumes[f"pvc-{UID}"].csi.handle)  # type: ignore[union-attr]
+        handle = await _until_done(lambda: driver.create(wanted()))
         address = next(iter(account.mount_targets.values()))["IpAddress"]
         with pytest.raises(NotYet, match="still has 3 mount targets"):
             await driver.volumes.delete(handle)
@@ -1204,8 +1199,7 @@ def test_access_point_of_a_new_volume_does_not_block_its_own_file_system() -> No
     async def test() -> None:
         account = AwsAccount()
         driver = Driver(account, patience_seconds=0)
-        await _until_done(lambda: driver.create(_of("team", 1)))
-        old = parse_volume_handle(driver.index.volumes["pvc-team-1"].csi.handle)  # type: ignore[union-attr]
+        old = await _until_done(lambda: driver.create(_of("team", 1)))
         removing = asyncio.create_task(driver.volumes.delete(old))
         await asyncio.sleep(0.02)
         # This attempt finds the file system ready, and creates its access point after that of the removal.
@@ -1367,8 +1361,7 @@ def test_no_worker_pod_looks_for_snapshots_while_mount_targets_are_deleted() -> 
     async def test() -> None:
         account = AwsAccount()
         driver = Driver(account, patience_seconds=0)
-        await _until_done(lambda: driver.create(wanted()))
-        handle = parse_volume_handle(driver.index.volumes[f"pvc-{UID}"].csi.handle)  # type: ignore[union-attr]
+        handle = await _until_done(lambda: driver.create(wanted()))
         for _ in range(2):
             with pytest.raises(NotYet, match="still has 3 mount targets"):
                 await driver.volumes.delete(handle)
@@ -1792,8 +1785,7 @@ def test_new_volume_and_the_removal_of_the_last_one_exclude_each_other(pause: in
         removal = asyncio.ensure_future(_until_done(lambda: first.volumes.delete(old)))
         # Each call takes 10 ms, so a different call of the removal comes next each time.
         await asyncio.sleep(pause * 0.01 + 0.005)
-        await _until_done(lambda: second.create(_of("team", 2)))
-        new = parse_volume_handle(second.index.volumes["pvc-team-2"].csi.handle)  # type: ignore[union-attr]
+        new = await _until_done(lambda: second.create(_of("team", 2)))
         first.note("pvc-team-2", new, phase=VolumePhase.BOUND)
         await removal
         await asyncio.sleep(100)
