@@ -1709,11 +1709,8 @@ async def test_copy_whose_pod_is_not_created_yet_can_be_stopped(
     assert not (root / "new").exists()
 
 
-async def test_copy_whose_pod_is_just_starting_is_not_discarded_before_its_end(
-    kube: AsyncClient, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled(kubelet)
-    kubelet.gate.clear()
+def _start_slowly(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Events that tell when a pod begins to start, and that let it continue."""
     reached, goes_on = asyncio.Event(), asyncio.Event()
     former = WorkerPods._lift
 
@@ -1723,6 +1720,15 @@ async def test_copy_whose_pod_is_just_starting_is_not_discarded_before_its_end(
         await former(self, pod)
 
     monkeypatch.setattr(WorkerPods, "_lift", slow)
+    return reached, goes_on
+
+
+async def test_copy_whose_pod_is_just_starting_is_not_discarded_before_its_end(
+    kube: AsyncClient, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(kubelet)
+    kubelet.gate.clear()
+    reached, goes_on = _start_slowly(monkeypatch)
     async with deadline(), pool_of(kube) as pool:
         copying = asyncio.create_task(pool.copy(at("/new"), TERMS))
         await reached.wait()
@@ -1740,15 +1746,7 @@ async def test_copy_that_does_not_end_does_not_block_those_who_discard_it(
 ) -> None:
     """As when the API server does not answer while its pod starts: the pod may then work for a day."""
     root = filled(kubelet)
-    reached, goes_on = asyncio.Event(), asyncio.Event()
-    former = WorkerPods._lift
-
-    async def slow(self: WorkerPods, pod: ObservedPod) -> None:
-        reached.set()
-        await goes_on.wait()
-        await former(self, pod)
-
-    monkeypatch.setattr(WorkerPods, "_lift", slow)
+    reached, goes_on = _start_slowly(monkeypatch)
     monkeypatch.setattr(worker_pool, "_STOPPED_SECONDS", 0.05)
     async with deadline(), pool_of(kube) as pool:
         copying = asyncio.create_task(pool.copy(at("/new"), TERMS))
