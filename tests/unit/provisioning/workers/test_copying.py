@@ -665,6 +665,16 @@ def test_a_missing_source_is_refused_unless_it_may_be_empty(efs: Path) -> None:
     assert list((efs / "claims/new").iterdir()) == []
 
 
+def test_a_copy_of_a_missing_source_that_is_given_up_is_not_completed(efs: Path) -> None:
+    def give_up(_progress: CopyProgress) -> None:
+        raise WorkerFailed("was stopped", field="copy", value="new")
+
+    terms = CopyTerms(key="b", source=parse_directory("/claims/missing"), may_be_missing=True)
+    with pytest.raises(WorkerFailed, match="was stopped"):
+        copied(efs, terms, report=give_up)
+    assert not (efs / "claims/new").exists()
+
+
 def test_a_source_that_is_missing_after_a_part_was_copied_is_refused(efs: Path) -> None:
     (efs / "claims/old/order").write_text("paid")
     with killed_after(_ALMOST_ALL), pytest.raises(_Killed):
